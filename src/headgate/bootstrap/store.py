@@ -52,7 +52,7 @@ from headgate.store.blobs.folder import Blobs, FolderBlobs
 from headgate.store.blobs.spill import Spill
 from headgate.store.cache.read_through import Cache
 from headgate.store.cache.shared import OnAnswered, SharedLayer, TimedLayer
-from headgate.store.catalogue.tables import CONTROL
+from headgate.store.catalogue.tables import ALL_TABLES, CONTROL
 from headgate.store.keyring import Keyring
 from headgate.store.model.cursors import Cursors
 from headgate.store.model.requests import Write
@@ -68,6 +68,7 @@ from headgate.store.table_names import TableNames
 from headgate.telemetry import Tracing
 
 if TYPE_CHECKING:
+    from headgate.deployment.doctor.facts import DeploymentFacts
     from headgate.fanout.doctor import QueueFinding
     from headgate.fanout.remote.sqs import Drained, SqsQueue
     from headgate.store.dynamodb.store import DynamoStore
@@ -427,6 +428,26 @@ def examine_queue(settings: Settings, clock: Clock, *, queue_url: str, environme
     session = boto3.Session(region_name=settings.store.aws_region)
     scope = QueueScope(queue_url=queue_url, environment=environment)
     return check_setup(read_setup(session, scope, clock, endpoint_url=settings.store.aws_endpoint_url))
+
+
+def read_deployment(settings: Settings, clock: Clock, *, name: str, hours: int) -> DeploymentFacts:
+    """Read the state of a deployment on AWS. Raises `SettingsError` without a region, `StoreIOError` without AWS."""
+    if settings.store.aws_region is None:
+        raise SettingsError("store.aws_region: a deployment is in a region; give --region, for instance eu-west-1")
+    with required_extra("aws", "boto3", "botocore"):
+        import boto3
+
+        from headgate.deployment.doctor import reader
+    return reader.read_deployment(
+        boto3.Session(region_name=settings.store.aws_region),
+        clock,
+        region=settings.store.aws_region,
+        name=name,
+        catalogue=ALL_TABLES,
+        names=TableNames(settings.store.table_prefix, settings.store.table_names),
+        hours=hours,
+        endpoint_url=settings.store.aws_endpoint_url,
+    )
 
 
 def check_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:

@@ -1,4 +1,4 @@
-"""`headgate aws`: builds the package of the Lambda functions, and plans, applies and destroys their deployment."""
+"""`headgate aws`: builds the package of the functions, plans, applies, diagnoses and destroys their deployment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headgate.cli.aws.doctor import doctor
 from headgate.cli.session import session_of
 
 app = typer.Typer(help="Deploy pipelines and workflows to AWS.", no_args_is_help=True, rich_markup_mode=None)
@@ -118,3 +119,6 @@ def _run(
     code = terraform_runs.run(command, terraform, variables, session_of(context).environ, is_confirmed=yes)
     if code:
         raise typer.Exit(code)
+
+
+app.command("doctor")(doctor)

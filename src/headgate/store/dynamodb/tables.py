@@ -138,28 +138,32 @@ class Tables:
         if description is None:
             yield "it does not exist; create it, or correct the prefix or its name"
             return
-        yield from (f"{thing} is {status}, not ACTIVE" for thing, status in _unready(description).items())
-        kinds = {
-            entry["AttributeName"]: entry["AttributeType"] for entry in description.get("AttributeDefinitions", [])
-        }
-        yield from _key_differences("the table", table, description.get("KeySchema", []), kinds)
-        yield from _index_differences(table, description.get("GlobalSecondaryIndexes", []), kinds)
-        if table.stream:
-            stream = description.get("StreamSpecification", {"StreamEnabled": False})
-            if not stream["StreamEnabled"]:
-                yield f"it has no stream; enable one with {STREAM_VIEW}"
-            elif stream.get("StreamViewType") != STREAM_VIEW:
-                yield f"its stream shows {stream.get('StreamViewType')}; it must show {STREAM_VIEW}"
-        yield from self._expiry_differences(table, physical)
+        yield from description_differences(table, description)
+        yield from expiry_differences(table, *self._expiry(physical))
 
-    def _expiry_differences(self, table: Table, physical: str) -> Iterator[str]:
-        status, attribute = self._expiry(physical)
-        if status in ("ENABLED", "ENABLING"):
-            if attribute != table.ttl_attribute:
-                expected = "not expire" if table.ttl_attribute is None else f"expire by {table.ttl_attribute!r}"
-                yield f"items expire by {attribute!r}; they must {expected}"
-        elif table.ttl_attribute is not None:
-            yield f"items do not expire; enable TTL for {table.ttl_attribute!r}"
+
+def description_differences(table: Table, description: TableDescriptionTypeDef) -> Iterator[str]:
+    """Yield one sentence for each difference between a table as AWS describes it and the catalogue."""
+    yield from (f"{thing} is {status}, not ACTIVE" for thing, status in _unready(description).items())
+    kinds = {entry["AttributeName"]: entry["AttributeType"] for entry in description.get("AttributeDefinitions", [])}
+    yield from _key_differences("the table", table, description.get("KeySchema", []), kinds)
+    yield from _index_differences(table, description.get("GlobalSecondaryIndexes", []), kinds)
+    if table.stream:
+        stream = description.get("StreamSpecification", {"StreamEnabled": False})
+        if not stream["StreamEnabled"]:
+            yield f"it has no stream; enable one with {STREAM_VIEW}"
+        elif stream.get("StreamViewType") != STREAM_VIEW:
+            yield f"its stream shows {stream.get('StreamViewType')}; it must show {STREAM_VIEW}"
+
+
+def expiry_differences(table: Table, status: str, attribute: str | None) -> Iterator[str]:
+    """Yield a sentence if items expire in another way than the catalogue says. `status` is that of the TTL."""
+    if status in ("ENABLED", "ENABLING"):
+        if attribute != table.ttl_attribute:
+            expected = "not expire" if table.ttl_attribute is None else f"expire by {table.ttl_attribute!r}"
+            yield f"items expire by {attribute!r}; they must {expected}"
+    elif table.ttl_attribute is not None:
+        yield f"items do not expire; enable TTL for {table.ttl_attribute!r}"
 
 
 def _attributes(table: Table) -> Iterator[KeyAttribute]:

@@ -1,0 +1,1 @@
+"""Deployments on AWS: their diagnosis and their costs."""
