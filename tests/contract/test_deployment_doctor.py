@@ -34,7 +34,7 @@ class Deployment:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.account = fresh_account()
-        self.session = aws_session(self.account)
+        self.session: Any = aws_session(self.account)
         self.faults: dict[str, Fault] = {}
 
     def client(self, service: str) -> Any:
