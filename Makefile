@@ -8,12 +8,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NODE := $(VENV)/node/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
+# Airflow 3 and 2, for the soak alone.
+AIRFLOW := .venv-airflow3 .venv-airflow2
 # Twice the cores of a small machine: in acceptance and contract tests a worker waits for two fifths of its time.
 JOBS ?= 4
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all audit dev demo test quick unit hooks lint check compiled docs screenshots proto bench peers soak lock clean services
+.PHONY: airflow all audit dev demo test quick unit hooks lint check compiled docs screenshots proto bench peers soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
@@ -73,6 +75,17 @@ $(DBT)/.installed: tests/acceptance/dbt-requirements.txt
 	$(DBT)/bin/pip --disable-pip-version-check -q install --no-compile -r tests/acceptance/dbt-requirements.txt
 	touch $@
 
+.venv-airflow%/.installed: tests/soak/airflow%-requirements.txt $(STAMP)
+	test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D) || $(PYTHON) -m pip -q install --target $(@D).boot virtualenv \
+	  && { test -x $(@D)/bin/pip || PYTHONPATH=$(@D).boot $(PYTHON) -m virtualenv -q $(@D); }
+	$(@D)/bin/pip --disable-pip-version-check -q install --no-compile -r $<
+	touch $@
+
+airflow: $(AIRFLOW:%=%/.installed)  ## Airflow 3 and 2 with headgate-airflow, which the soak runs
+	$(PIP) wheel -q --no-build-isolation --no-deps -w $(VENV)/wheels ./integrations/airflow
+	for venv in $(AIRFLOW); do \
+	  $$venv/bin/pip --disable-pip-version-check -q install --no-deps --force-reinstall $(VENV)/wheels/headgate_airflow-*.whl || exit 1; done
+
 # In parallel: fetching packages and checking types use one core each.
 test:  ## style, types, layers, and every test
 	$(MAKE) --no-print-directory -j 3 lint check
@@ -114,7 +127,7 @@ bench: $(STAMP)  ## speed, each figure as a ratio to a yardstick of the same run
 peers: $(STAMP)  ## durable execution beside DBOS, Restate and Temporal, which it installs into .venv-peers
 	$(BIN)/python -m bench.peers
 
-soak: $(STAMP)  ## kill -9 a thousand times, an hour of simulated seeds, attacks, memory; writes docs/reliability.md
+soak: $(STAMP) airflow  ## kill -9 a thousand times, an hour of simulated seeds, attacks, memory; writes docs/reliability.md
 	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py \
 	  tests/acceptance/test_fanout_processes.py
 	HEADGATE_TEST_SEEDS=1 $(BIN)/pytest -s tests/simulation/test_retention.py
@@ -131,4 +144,4 @@ lock: $(STAMP)  ## resolve the dependencies again
 	  --no-emit-trusted-host --no-header --upgrade -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot $(DBT) $(DBT).boot .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot $(DBT) $(DBT).boot $(AIRFLOW) $(AIRFLOW:%=%.boot) .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

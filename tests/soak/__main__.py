@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.soak import (
+    airflow,
     attacks,
     collections,
     commands,
@@ -44,6 +45,7 @@ PARTS: Final = (
     "requests",
     "overload",
     "memory",
+    "airflow",
     "collections",
 )
 _HEAD: Final = ("| Measured | Result |", "|---|---|")
@@ -102,6 +104,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "attacks": attacks.run,
             "requests": lambda: requests.run(chosen.examples),
             "overload": overload.run,
+            "airflow": lambda: airflow.run(Path(folder)),
             "collections": collections.run,
             "memory": lambda: memory.run(Path(folder), 60 * chosen.memory_minutes),
         }

@@ -17,7 +17,7 @@ from headgate.errors import InvalidPayloadError
 from headgate.health.model import urns
 
 NAME_LENGTH_MAX: Final = 2_048
-# Jobs of this namespace are pipelines of this server, by their ids.
+# Jobs of this namespace are pipelines of this server, by their ids; datasets may be named by their URNs.
 OWN_NAMESPACE: Final = "headgate"
 PIPELINE_PREFIX: Final = "pipeline:"
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~+@-]*")
@@ -53,6 +53,8 @@ def known_urn(namespace: str, name: str, names: NameResolver) -> str | None:
 def made_urn(namespace: str, name: str) -> str:
     """Return the derived URN of an unknown name. Raises `InvalidPayloadError` for an empty name."""
     check(namespace, name)
+    if namespace == OWN_NAMESPACE and urns.is_dataset_urn(name):
+        return name
     domain, title = _spelt(namespace), _spelt(name)
     if domain is None or len(domain) > _NAMESPACE_LENGTH:
         domain = _marked(namespace, namespace, _NAMESPACE_LENGTH)

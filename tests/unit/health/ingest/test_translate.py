@@ -143,6 +143,14 @@ def test_translate__names_that_are_known__are_used_and_nothing_is_discovered() -
     assert of_kind(found, DatasetDiscovered) == []
 
 
+def test_translate__a_urn_in_the_namespace_headgate__is_that_dataset() -> None:
+    urn = "urn:dp:shop:orders:v1"
+
+    found = effects(event(outputs=[{"namespace": "headgate", "name": urn}, {"namespace": "headgate", "name": "plain"}]))
+
+    assert sorted(only(found, SpecUpdate).writes) == ["urn:dp:headgate:plain", urn]
+
+
 def test_translate__symlinks__are_aliases() -> None:
     symlinks = {"symlinks": {"identifiers": [{"namespace": "hive://h", "name": "db.b", "type": "TABLE"}]}}
     found = effects(with_output(facets=symlinks))

@@ -1,0 +1,3 @@
+"""Airflow operators, sensors and run reports for Headgate."""
+
+__version__ = "0.1.0"
