@@ -15,7 +15,8 @@ from headgate.settings import Settings
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 # Their files import each other and need a server: `test_walkthroughs.py` and `test_fanout_queue.py` run them.
-WALKED = {"call-from-a-program", "run-chunks-from-a-queue"}
+# That of `use-airflow` needs Airflow: `python -m tests.soak airflow` runs it.
+WALKED = {"call-from-a-program", "run-chunks-from-a-queue", "use-airflow"}
 
 
 def blocks(page: Path, language: str) -> list[str]:
