@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headgate.errors import HeadgateError
@@ -65,11 +65,19 @@ class MeteredStore(StoreWrapper):
     """Implements `headgate.store.port.Store` around another store and counts its calls, while `counts` is set.
 
     With `lone_transactions` a transaction of one write is counted as one, otherwise as the single write that it is.
-    With `whole_projections` every index holds whole items.
+    With `whole_projections` every index holds whole items. Tables that `left_out` names are not counted.
     """
 
-    def __init__(self, store: AnyStore, *, lone_transactions: bool = False, whole_projections: bool = False) -> None:
+    def __init__(
+        self,
+        store: AnyStore,
+        *,
+        lone_transactions: bool = False,
+        whole_projections: bool = False,
+        left_out: Collection[str] = (),
+    ) -> None:
         super().__init__(store)
+        self._left_out = frozenset(left_out)
         self.counts: Counts | None = None
         self.on_written: Callable[[Table, Item], None] | None = None
         self._lone_transactions = lone_transactions
@@ -184,7 +192,7 @@ class MeteredStore(StoreWrapper):
         consistent: bool,
     ) -> None:
         counts = self.counts
-        if counts is None:
+        if counts is None or table.name in self._left_out:
             return
         if call:
             counts.calls[call] += 1
@@ -227,6 +235,8 @@ class MeteredStore(StoreWrapper):
         factor = TRANSACTION_FACTOR if call == "TransactWriteItems" else 1
         for write, old, new in zip(writes, before, after, strict=True):
             table, key = write.table, key_of(write)
+            if table.name in self._left_out:
+                continue
             hit = Hit(Place(table.name), str(key.partition))
             units = max(1, _write_units(max(_size(old), _size(new))))
             counts.written[hit] += factor * units

@@ -7,8 +7,8 @@ that a partition key that all units share stands out from those that each unit h
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from bench.pipelines_service import Jobs, define, pipeline
 from headgate.bootstrap.health import open_health
 from headgate.bootstrap.store import AppService, OpenedStore, open_cache, open_store
 from headgate.clock import Clock, SystemClock
+from headgate.durable.model.history import Status
 from headgate.durable.serverless.activity_handler import InvokedActivities
 from headgate.durable.serverless.turn_handler import InvokedTurns
 from headgate.durable.serverless.wakeups import ActivityWake, TurnWake, Wake, wake_for
@@ -40,6 +41,7 @@ from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.definition.model import Pipeline, Readiness, Rule, Schedule
 from headgate.pipelines.service import PipelineService
 from headgate.settings import Settings
+from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, INBOXES, TURNS, WORKERS
 from headgate.store.model.cursors import Cursors
 from headgate.store.model.schema import Table
 from headgate.store.model.shards import plain_item
@@ -50,6 +52,8 @@ from headgate.store.sharded_store import ShardedStore
 WITHIN_SECONDS = 120.0
 COUNTER_SHARDS = 16
 CONCURRENT_FUNCTIONS = 200
+# A message is sent, received and deleted.
+_MESSAGE_REQUESTS = 3
 app = hg.App("load")
 
 
@@ -61,6 +65,8 @@ def charge(order: dict[str, Any]) -> dict[str, Any]:
 @app.workflow
 async def fulfil(order: dict[str, Any]) -> dict[str, Any]:
     receipt: dict[str, Any] = await charge(order)
+    for _ in range(order.get("further_steps", 0)):
+        await charge(order)
     return receipt
 
 
@@ -78,15 +84,19 @@ AFTER = Layout("after", is_sharded=True, has_lone_transactions=False, has_whole_
 
 
 class Story(NamedTuple):
-    """What was counted for so many units."""
+    """What was counted for so many units: calls of the store, and requests to other services by their price."""
 
     units: int
     counts: Counts
+    requests: Mapping[str, int] = {}
 
 
 @contextmanager
 def metered(
-    layout: Layout, clock: Clock, fill: Callable[[Path], None] = lambda _home: None
+    layout: Layout,
+    clock: Clock,
+    fill: Callable[[Path], None] = lambda _home: None,
+    left_out: Collection[str] = (),
 ) -> Iterator[tuple[OpenedStore, MeteredStore]]:
     """Give a store behind a meter, in a folder of its own; `fill` writes to it before."""
     with TemporaryDirectory(prefix="headgate-bench-") as home:
@@ -96,21 +106,28 @@ def metered(
             opened.store,
             lone_transactions=layout.has_lone_transactions,
             whole_projections=layout.has_whole_projections,
+            left_out=left_out,
         )
         store: AnyStore = ShardedStore(meter, Cursors(opened.keyring)) if layout.is_sharded else meter
         with closing(opened.store):
             yield opened._replace(store=store), meter
 
 
-def executions_of_functions(layout: Layout, units: int = 200) -> Story:
-    """Workflows of one activity, advanced by Lambda functions: each wake-up comes from a written row."""
+def executions_of_functions(
+    layout: Layout, units: int = 200, *, steps: int = 1, concurrent: int = CONCURRENT_FUNCTIONS
+) -> Story:
+    """Workflows of so many activities, advanced by Lambda functions: each wake-up comes from a written row.
+
+    A wake-up is an invocation of the waker, a message that is sent, received and deleted, and the invocation that the
+    message causes. Under load both take several of them at once.
+    """
     clock = SystemClock()
     with metered(layout, clock) as (opened, meter):
         service = AppService(app, opened, clock)
         app.bind(service.client, service.bus)
         turns, activities = InvokedTurns(service), InvokedActivities(service, ["default"])
         # As many functions run at any time at 2,000 activities a second of 100 ms each.
-        for number in range(CONCURRENT_FUNCTIONS):
+        for number in range(concurrent):
             other = service.worker(queues=["default"], host=f"host-{number}", lease_seconds=600.0)
             other.fleet.join(app.name, app.workflows, app.activity_names(), other.queues)
         wakes: deque[Wake] = deque()
@@ -120,31 +137,34 @@ def executions_of_functions(layout: Layout, units: int = 200) -> Story:
             if due is not None:
                 wakes.append(due.wake)
 
+        requests: Counter[str] = Counter()
         meter.counts, meter.on_written = Counts(), on_written
         for number in range(units):
-            handle = fulfil.start(_order(number), id=f"order-{number:06d}")
+            handle = fulfil.start(_order(number, steps), id=f"order-{number:06d}")
             while wakes:
                 wake = wakes.popleft()
+                is_turn = isinstance(wake, TurnWake)
+                requests.update({"invocations": 2, "sqs_fifo" if is_turn else "sqs_standard": _MESSAGE_REQUESTS})
                 if isinstance(wake, TurnWake):
                     turns([wake], lambda: False)
                 elif isinstance(wake, ActivityWake):
                     activities(wake, lambda: False)
             assert handle.result(0) == {"receipt": number}
-        story = Story(units, meter.counts)
+        story = Story(units, meter.counts, requests)
         meter.counts = meter.on_written = None
         app.bind(None, None)
     return story
 
 
-def executions_of_workers(layout: Layout, units: int = 200) -> Story:
-    """Workflows of one activity, advanced by a worker process."""
+def executions_of_workers(layout: Layout, units: int = 200, *, steps: int = 1) -> Story:
+    """Workflows of so many activities, advanced by a worker process."""
     clock = SystemClock()
     with metered(layout, clock) as (opened, meter):
         service = AppService(app, opened, clock)
         service.start()
         try:
             meter.counts = Counts()
-            handles = [fulfil.start(_order(number), id=f"order-{number:06d}") for number in range(units)]
+            handles = [fulfil.start(_order(number, steps), id=f"order-{number:06d}") for number in range(units)]
             for handle in handles:
                 handle.result(WITHIN_SECONDS)
             story = Story(units, meter.counts)
@@ -172,12 +192,19 @@ class _HourClock(SystemClock):
         return (self.now() + timedelta(minutes=30)).hour
 
 
-def pipelines_on_the_hour(layout: Layout, units: int = 64) -> Story:
-    """Pipelines that are due on the hour: from the schedule through readiness and the job to the run log."""
+def pipelines_on_the_hour(layout: Layout, units: int = 64, *, is_on_step_functions: bool = False) -> Story:
+    """Pipelines that are due on the hour: from the schedule through readiness and the job to the run log.
+
+    With `is_on_step_functions` the rows of the lifecycle's execution are not counted, because Step Functions holds
+    it. Its state transitions and the functions that it calls are counted in any case.
+    """
     clock = _HourClock(seconds_left=8.0)
     jobs = Jobs()
+    left_out = (
+        [table.name for table in (EXECUTIONS, TURNS, INBOXES, ACTIVITIES, WORKERS)] if is_on_step_functions else []
+    )
     # An app of its own: functions of the lifecycle are registered with it.
-    with metered(layout, clock) as (opened, meter):
+    with metered(layout, clock, left_out=left_out) as (opened, meter):
         service = AppService(hg.App("load-pipelines"), opened, clock)
         pipelines = PipelineService(opened.store, clock, service.ids, service.bus, service.asl, jobs)
         pipelines.register({"EvaluatorFunctionArn": _nothing, "sla_monitor_arn": _no_sla}, reads_are_local=True)
@@ -192,12 +219,22 @@ def pipelines_on_the_hour(layout: Layout, units: int = 64) -> Story:
             meter.counts = Counts()
             jobs.wait_for(units, WITHIN_SECONDS)
             _at_rest(opened)
-            story = Story(units, meter.counts)
-            meter.counts = None
+            counts, meter.counts = meter.counts, None
+            story = Story(units, counts, _transitions(service))
         finally:
             loops.stop()
             service.stop()
     return story
+
+
+def _transitions(service: AppService) -> dict[str, int]:
+    """Return the state transitions of all executions of the lifecycle, and the functions that their tasks called."""
+    requests: Counter[str] = Counter()
+    for row in service.client.list(status=Status.SUCCEEDED, limit=1000).executions:
+        events = [event.type for event in service.asl.executions.history(row.execution_id)]
+        requests["transitions"] += sum(name.endswith("StateEntered") for name in events)
+        requests["invocations"] += sum(name.endswith("Scheduled") for name in events)
+    return dict(requests)
 
 
 def _due(name: str, hour: int) -> Pipeline:
@@ -281,8 +318,9 @@ def health_operations(layout: Layout, units: int = 200) -> HealthStories:
     return HealthStories(refreshes, breaches, recoveries, Story(units, counts))
 
 
-def _order(number: int) -> dict[str, Any]:
-    return {"id": number, "customer": "customer-000042", "lines": [{"sku": "A-100", "count": 2}] * 3}
+def _order(number: int, steps: int = 1) -> dict[str, Any]:
+    order: dict[str, Any] = {"id": number, "customer": "customer-000042", "lines": [{"sku": "A-100", "count": 2}] * 3}
+    return order if steps == 1 else {**order, "further_steps": steps - 1}
 
 
 def _at_rest(opened: OpenedStore) -> None:

@@ -1,4 +1,4 @@
-"""`headgate aws`: builds the package of the functions, plans, applies, diagnoses and destroys their deployment."""
+"""`headgate aws`: builds the package of the functions, plans, applies, diagnoses, prices and destroys a deployment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headgate.cli.aws.cost import cost
 from headgate.cli.aws.doctor import doctor
 from headgate.cli.session import session_of
 
@@ -122,3 +123,4 @@ def _run(
 
 
 app.command("doctor")(doctor)
+app.command("cost")(cost)

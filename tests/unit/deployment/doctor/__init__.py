@@ -1,1 +1,1 @@
-"""Unit tests of checks."""
+"""Unit tests of deployments."""
