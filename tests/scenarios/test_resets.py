@@ -11,6 +11,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 import headgate as hg
+from headgate.clock import VirtualClock
+from headgate.durable.client.client import Client
+from headgate.durable.client.result_waiters import ResultWaiters
 from headgate.durable.engine.dispatcher import STEP_TRIES_MAX, Dispatcher
 from headgate.durable.engine.turn_commit import TurnContext
 from headgate.durable.model.history import Reset, Signal, Status, Woken
@@ -588,6 +591,81 @@ def test_from_failure__child_with_commands_that_a_crash_left__they_are_carried_o
     # Of the child before the reset, of its dispatch again, and of its new run.
     assert env.result(listener) == 2
     assert sum(isinstance(event, Signal) for turn in turns(env, listener) for event in turn.events) >= 2
+
+
+@app.workflow
+async def counts_news(count: int) -> int:
+    for _ in range(count):
+        await hg.wait_signal("news")
+    return count
+
+
+def leave_commands(env: hg.testing.Environment, execution_id: str) -> None:
+    """Leave an execution as if its process had died after its last turn, before the commands were dispatched."""
+    row = env.service.client.get(execution_id)
+    crashed = replace(row, version=row.version + 1, dispatched=0, ready_pk=UNDISPATCHED)
+    env.service.store.transact([crashed.replacing(row.version)])
+
+
+def test_start__closed_execution_with_commands_that_a_crash_left__they_are_carried_out_first(
+    open_env: OpenEnvironment,
+) -> None:
+    env = open_env(app)
+    listener = env.start(counts_news, 3, id="listener")
+    world.bugs.add("type error")
+    env.start(tells_and_fails, id="teller")
+    leave_commands(env, "teller")
+    world.bugs.clear()
+    again = env.start(tells_and_fails, id="teller", reuse="closed")
+    assert env.result(again) == "told"
+    # Of the run that failed, of its dispatch again, and of the new run.
+    assert env.result(listener) == 3
+
+
+class WaitingStore:
+    """A store in which nothing happens while a caller waits, but time passes."""
+
+    def __init__(self, store: Any, clock: VirtualClock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def wait(self, generation: int, timeout_seconds: float) -> int:
+        self._clock.advance(timeout_seconds)
+        return generation
+
+
+def test_start__no_worker_dispatches_the_commands_that_are_left__refused_and_nothing_is_dropped(
+    open_env: OpenEnvironment,
+) -> None:
+    env = open_env(app)
+    env.start(counts_news, 2, id="listener")
+    world.bugs.add("type error")
+    env.start(tells_and_fails, id="teller")
+    leave_commands(env, "teller")
+    service = env.service
+    clock = VirtualClock(env.clock.seconds())
+    store: Any = WaitingStore(service.store, clock)
+    waiters = ResultWaiters(store, clock)
+    alone = Client(service.store, clock, service.ids, service._keyring, service.archive, waiters=waiters)
+    with pytest.raises(ConflictError, match="commands of its last turn are not dispatched yet; start a worker"):
+        alone.start("tells_and_fails", Raw(b"null"), execution_id="teller", reuse="closed")
+    assert service.client.get("teller").dispatched == 0
+
+
+def test_reset__child_of_the_earlier_run_with_commands_that_a_crash_left__they_are_carried_out_first(
+    open_env: OpenEnvironment,
+) -> None:
+    env = open_env(app)
+    listener = env.start(counts_news, 3, id="listener")
+    handle = fail(env, parent_of_a_teller)
+    leave_commands(env, "teller")
+    world.bugs.clear()
+    env.service.client.reset(handle.id, 1)
+    assert env.result(handle) == "told"
+    assert env.result(listener) == 3
 
 
 def test_reset__query_and_history__of_the_new_run(open_env: OpenEnvironment) -> None:

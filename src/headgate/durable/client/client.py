@@ -88,6 +88,8 @@ from headgate.store.port import Store
 from headgate.telemetry import Tracing, traceparent
 
 _TERMINATE_SECONDS: Final = 30.0
+# Dispatching takes milliseconds, and the sweep for what a dead worker has left runs every few seconds.
+_DISPATCH_SECONDS: Final = 10.0
 _FIRST_TURN_SECONDS: Final = 2.0
 # An execution may have thousands of open activities.
 _OPEN_MAX: Final = 200
@@ -220,7 +222,29 @@ class Client:
             if not existing.status.is_closed:
                 self.terminate(request.execution_id, "an execution of the same id was started")
                 existing = self.wait(request.execution_id, _TERMINATE_SECONDS)
-            earlier = existing
+            earlier = self._dispatched(existing)
+
+    def _dispatched(self, row: Execution) -> Execution:
+        """Return a closed execution once all commands of its last turn are dispatched: a new run would drop the rest.
+
+        Raises `ConflictError` if no worker dispatches them in time.
+        """
+        if row.dispatched is None:
+            return row
+
+        def dispatched() -> Execution | None:
+            current = self.get(row.execution_id)
+            return current if current.dispatched is None else None
+
+        # The local worker, if there is one, dispatches them now.
+        self._observer.on_message_stored(row.execution_id)
+        found = self._waiters.wait(dispatched, _DISPATCH_SECONDS, name=row.execution_id)
+        if found is None:
+            raise ConflictError(
+                f"execution {row.execution_id}: it has ended, and commands of its last turn are not dispatched yet; "
+                f"start a worker that has workflow {row.workflow}, or try again"
+            )
+        return found
 
     def _satisfies(self, reuse: Reuse, current: Execution, request: StartRequest, first_signal: Signal | None) -> bool:
         """Whether the existing execution satisfies a request.

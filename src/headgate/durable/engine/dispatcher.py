@@ -238,6 +238,7 @@ class Dispatcher:
         after = _progress(row, turn, 1)
         writes: list[Write] = [after.replacing(row.version)]
         if child.status.is_closed:
+            child = self._with_all_dispatched(child, context)
             writes += start_writes(request, context.now_ms, context.unique(), child)[1]
         elif child.workflow == command.workflow and child.input_digest == digest(command.input):
             adopted = replace(
@@ -263,10 +264,8 @@ class Dispatcher:
         if not child.status.is_closed:
             return Step([command], [replace(ours, version=child.version + 1).replacing(child.version)], [], [])
         if command.again and child.status is not Status.SUCCEEDED:
-            if child.dispatched is not None:
-                # A crash has left commands of its last turn, which the new run would drop.
-                child = self.finish(child, context, None, lambda _: None)
-                ours = replace(child, parent_run=row.run)
+            child = self._with_all_dispatched(child, context)
+            ours = replace(child, parent_run=row.run)
             writes = self._fork_child(ours, context)
             if writes:
                 return Step([command], writes, [child_id], [])
@@ -275,6 +274,10 @@ class Dispatcher:
         ended = ChildEnded(command.seq, child.status, result, error)
         notice = message(row.execution_id, ended, context.now_ms, context.unique(), run=row.run)
         return Step([command], [notice.put()], [row.execution_id], [])
+
+    def _with_all_dispatched(self, child: Execution, context: TurnContext) -> Execution:
+        """Carry out the commands of a child's last turn that a crash has left: its new run would drop them."""
+        return self.finish(child, context, None, lambda _: None) if child.dispatched is not None else child
 
     def _fork_child(self, child: Execution, context: TurnContext) -> list[Write]:
         """Return the writes that continue a child from its failure; none if it cannot be continued there."""
