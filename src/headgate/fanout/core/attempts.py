@@ -488,6 +488,8 @@ def _spent_ms(chunk: Chunk, now_ms: int) -> int:
 
 
 def _check_items(chunk: Chunk, result: AttemptResult) -> None:
+    if not result.item_errors and not result.deferred:
+        return
     own = set(item_indexes(chunk))
     for index in (*result.item_errors, *result.deferred):
         if index not in own:

@@ -114,13 +114,18 @@ class FanoutMaintenance:
             self._cancel_pending(fanout)
         self._heal_and_fold(fanout, self.queries.counts(fanout))
 
-    def chunk_ended(self, run_id: str) -> None:
-        """Fold the counts if a second has passed, and close the fan-out if no chunk is open."""
+    def chunk_ended(self, run_id: str, *, is_open: bool = False) -> None:
+        """Fold the counts if a second has passed, and close the fan-out if no chunk is open.
+
+        With `is_open` the caller knows of further open chunks, so that nothing is read before a second has passed.
+        """
+        is_due = self._clock.monotonic() - self._folded_at.get(run_id, float("-inf")) >= FOLD_SECONDS
+        if is_open and not is_due:
+            return
         fanout = self.queries.find(run_id)
         if fanout is None or fanout.is_finished:
             return
         counts = self.queries.counts(fanout)
-        is_due = self._clock.monotonic() - self._folded_at.get(run_id, float("-inf")) >= FOLD_SECONDS
         if final_status(fanout, counts) is not None:
             # The heal policy applies before the fan-out is closed.
             self._heal_and_fold(fanout, counts)

@@ -7,6 +7,7 @@ chunk meanwhile, that change is refused and returned with the current row; the o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +32,10 @@ BYTES_MAX: Final = 3_000_000
 INPUT_BYTES_SMALL: Final = 2_000
 ROW_BYTES_SURE: Final = 300_000
 _BYTES_USUAL: Final = 2_000
+# The texts of a row that may be long.
+_texts_of: Final = attrgetter(
+    "input", "output", "item_errors", "message", "deferred", "error", "printed", "further_item_errors", "rerun_items"
+)
 _ROW_BYTES_MAX: Final = 400 * 1024
 
 
@@ -71,7 +76,7 @@ class ChunkChange(Struct, frozen=True):
         written = _row_bytes(self.after)
         if self.before is not None and not self._is_written_whole():
             written -= _bytes(self.after.input)
-        return min(written, _ROW_BYTES_MAX) + sum(_extra_bytes(write) for write in self.extra_writes)
+        return min(written, _ROW_BYTES_MAX) + sum(map(_extra_bytes, self.extra_writes))
 
     def _fence(self) -> Condition:
         assert self.before is not None
@@ -167,9 +172,7 @@ def transaction_groups(changes: Sequence[ChunkChange]) -> list[list[ChunkChange]
 
 
 def _row_bytes(chunk: Chunk) -> int:
-    texts = (chunk.input, chunk.output, chunk.item_errors, chunk.message, chunk.deferred, chunk.error, chunk.printed)
-    lists = (chunk.further_item_errors, chunk.rerun_items)
-    return _BYTES_USUAL + sum(map(_bytes, (*texts, *lists)))
+    return _BYTES_USUAL + sum(map(_bytes, filter(None, _texts_of(chunk))))
 
 
 def _extra_bytes(write: Write) -> int:

@@ -190,13 +190,15 @@ class ChildPool:
     def _assign_kind(self, kind: tuple[str, int | None], now: float) -> None:
         waiting = deque(each for each in self._waiting if (each.handler, each.memory_mb) == kind)
         ahead = self._ahead(kind[0])
+        # Each message wakes a process: one for each child, not several small ones.
+        fair_share = -(-len(waiting) // self._processes)
         given: set[int] = set()
         while waiting:
             child = self._child_for(waiting[0], ahead, now)
             if child is None:
                 break
-            share = min(ahead - len(child.jobs), max(1, len(waiting) // self._processes))
-            jobs = [waiting.popleft().job for _ in range(min(max(1, share), len(waiting)))]
+            share = max(1, min(ahead - len(child.jobs), fair_share, len(waiting)))
+            jobs = [waiting.popleft().job for _ in range(share)]
             for job in jobs:
                 self._owners[job.key] = child
             given.update(job.key for job in jobs)

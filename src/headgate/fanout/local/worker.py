@@ -290,8 +290,10 @@ class LocalWorker:
             self.done += change.after.status is ChunkStatus.COMPLETED
             self.failed += change.after.status is ChunkStatus.FAILED
         try:
+            # A claim that was lost meanwhile ends later, and closes the fan-out then.
+            running = {held.claim.fanout.run_id for held in self._held.values()}
             for run_id in dict.fromkeys(change.after.run_id for change in ends):
-                self._maintenance.chunk_ended(run_id)
+                self._maintenance.chunk_ended(run_id, is_open=run_id in running)
         except (TransientError, OutcomeUnknownError) as exc:
             # The next maintenance pass folds the counts.
             self._record_outage.failed(exc)

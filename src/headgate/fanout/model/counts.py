@@ -115,6 +115,7 @@ class Counts(Struct, frozen=True, omit_defaults=True):
         return sum(self.by_status().values()) - self.total
 
 
+_NO_ITEMS: Final = (0, 0, 0, 0)
 _ITEMS: Final = ("items_ok", "items_failed", "items_deferred", "items_dead")
 NAMES: Final = frozenset(Counts.__struct_fields__)
 _OPEN: Final = (Disposition.WAITING, Disposition.QUEUED, Disposition.RETRYING, Disposition.RUNNING)
@@ -150,10 +151,9 @@ def counter_delta(before: Chunk | None, after: Chunk) -> dict[str, int]:
         delta[prefix + before.disposition.bucket] = -1
     if before is None or before.disposition is not after.disposition:
         delta[prefix + after.disposition.bucket] = 1
-    was = (0, 0, 0, 0) if before is None else item_amounts(before)
-    for name, old, new in zip(_ITEMS, was, item_amounts(after), strict=True):
-        if new != old:
-            delta[name] = new - old
+    was, now = _NO_ITEMS if before is None else item_amounts(before), item_amounts(after)
+    if now != was:
+        delta |= {name: new - old for name, old, new in zip(_ITEMS, was, now, strict=True) if new != old}
     return delta
 
 

@@ -42,6 +42,8 @@ class _FurtherErrors(Struct, frozen=True):
 
 def stored_errors(errors: Mapping[int, str]) -> dict[str, str | None]:
     """Return the attributes of a chunk's row for these errors."""
+    if not errors:
+        return dict.fromkeys(("item_errors", "further_item_errors"))
     ordered = sorted(errors.items())
     first = {str(index): _text(text) for index, text in ordered[:ERRORS_MAX]}
     further: dict[str, _FurtherErrors] = {}

@@ -22,7 +22,7 @@ from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import AllOf, Compare, Comparison, Condition, version_is
 from headgate.store.model.requests import Put
 from headgate.store.model.schema import Key
-from headgate.store.model.values import Item
+from headgate.store.model.values import Item, trusted_item
 
 WIDTH_MIN: Final = 7
 WIDTH_UNKNOWN: Final = 12
@@ -38,6 +38,8 @@ NO_TOKEN: Final = "-"
 PIPELINE_CALLER: Final = "pipeline "
 _RUN: Final = "RUN"
 _ZERO_COUNTERS: Final[Item] = dict.fromkeys(("jobs_total", "jobs_completed", "jobs_failed", "n_chunks", "n_spectra"), 0)
+_WORD: Final = 1 << 63
+_encode: Final = msgspec.json.Encoder().encode
 R = TypeVar("R")
 _CHUNK_PREFIX: Final = "CHUNK#"
 _SLOW_PREFIX: Final = "SLOW#"
@@ -270,7 +272,15 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
 
     def put(self, condition: Condition | None) -> Put:
         """Return the write that stores this row."""
-        return Put(FANOUT, msgspec.to_builtins(self), condition)
+        item: Item = msgspec.to_builtins(self)
+        try:
+            text = _encode(self).decode()
+        except UnicodeEncodeError:
+            # A lone surrogate: the store refuses the row and names the attribute.
+            return Put(FANOUT, item, condition)
+        # ASCII text and numbers of a word: the store need not check the values of every row again.
+        is_plain = text.isascii() and self.start + self.items < _WORD
+        return Put(FANOUT, trusted_item(item, text) if is_plain else item, condition)
 
 
 class Attempt(Struct, frozen=True, omit_defaults=True):

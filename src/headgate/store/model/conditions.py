@@ -169,7 +169,7 @@ def holds(condition: Condition, item: Mapping[str, Any] | None) -> bool:
         case Compare():
             return _compare(condition, attributes)
         case AllOf():
-            return all(holds(clause, item) for clause in condition.clauses)
+            return _all_hold(condition.clauses, item)
         case Absent():
             return item is None
         case Exists():
@@ -182,6 +182,14 @@ def holds(condition: Condition, item: Mapping[str, Any] | None) -> bool:
             return any(same(attributes.get(condition.attribute, _MISSING), value) for value in condition.values)
         case AnyOf():
             return any(holds(clause, item) for clause in condition.clauses)
+
+
+def _all_hold(clauses: tuple[Condition, ...], item: Mapping[str, Any] | None) -> bool:
+    # A loop: a generator costs more than the few clauses.
+    for clause in clauses:  # noqa: SIM110 - as above
+        if not holds(clause, item):
+            return False
+    return True
 
 
 def pins_version(condition: Condition | None) -> bool:

@@ -33,6 +33,7 @@ from headgate.fanout.model.rows import (
 )
 from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
 from headgate.store.model.conditions import holds
+from headgate.store.model.values import TrustedItem, dump
 from tests.unit.fanout.made_rows import RUN, made_attempt, made_chunk, made_fanout
 
 YEAR_9999_MS = 253_402_300_799_999
@@ -256,3 +257,20 @@ def test_put__of_a_row__is_stored_under_its_key() -> None:
 
     assert (put.item["PK"], put.item["SK"]) == chunk.key
     assert made_fanout(status=FanoutStatus.RUNNING).replacing(4).condition is not None
+
+
+# Rows that the store need not check.
+
+
+def test_put__plain_row__is_not_checked_again_and_its_text_is_that_of_the_item() -> None:
+    row = made_chunk(1, Disposition.RUNNING, output='{"a": "\\u00e9"}').put(None).item
+
+    assert type(row) is TrustedItem
+    assert dump(row, special=False) == msgspec.json.encode(dict(row)).decode()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"output": '"\u00e9"'}, {"worker": "\ud800"}, {"start": 1 << 63}, {"items": 1 << 64}]
+)
+def test_put__row_beyond_plain_json__is_left_to_the_check_of_the_store(changes: dict[str, Any]) -> None:
+    assert type(made_chunk(1, Disposition.RUNNING, **changes).put(None).item) is dict
