@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.fanout_runs import filled, opened
+from bench.fanout_runs import filled, opened, working
 from bench.measure import ROUNDS, Figure, seconds
 from headgate.fanout.insight.error_groups import error_groups
 from headgate.fanout.insight.progress import Follower
 from headgate.fanout.insight.stuck import stuck
 from headgate.fanout.model.states import Disposition
+from headgate.fanout.repair.reconcile import ReconcileReport
 from headgate.fanout.service import FanoutService
 from headgate.store.sqlite.store import SqliteStore
 
 # The larger one takes half a minute to make, and more than a gigabyte of disk until its journal is gone.
 FEW, MANY = 1_000, 1_000_000
 FLAT_MAX = 1.30
+
+RECONCILED = 100_000
+RECONCILE_SECONDS_MAX = 5.0
+
+_DONE, _QUEUED = Disposition.DONE, Disposition.QUEUED
 
 Site = tuple[FanoutService, SqliteStore, str]
 
@@ -29,10 +36,36 @@ def run(many: int = MANY, rounds: int = ROUNDS) -> list[Figure]:
     with ExitStack() as sites:
         small, large = (_site(sites, size) for size in (FEW, many))
         cases = (("show", _show, 10), ("stuck", _stuck, 40), ("failures", _failures, 40), ("errors", _errors, 40))
-        return [
+        flat = [
             _flat(f"{name}: time at {many:,} chunks / at {FEW:,}", (small, large), ask, times, rounds)
             for name, ask, times in cases
         ]
+    return [*flat, *_reconciled(min(many, RECONCILED))]
+
+
+def _reconciled(chunks: int) -> list[Figure]:
+    """Measure a reconciliation of a fan-out at rest, and of one whose chunks a worker runs meanwhile."""
+    with TemporaryDirectory(prefix="headgate-bench-") as folder, opened(Path(folder)) as (service, _):
+        run_id = filled(Path(folder), service, chunks, lambda place, size: _QUEUED if place >= size // 2 else _DONE)
+        idle = _reconcile_figure("at rest", service, run_id, chunks)
+        with working(service):
+            return [idle, _reconcile_figure("while it runs", service, run_id, chunks)]
+
+
+def _reconcile_figure(when: str, service: FanoutService, run_id: str, chunks: int) -> Figure:
+    reports: list[ReconcileReport] = []
+    before = service.queries.counts(service.queries.fanout(run_id)).done
+    spent = seconds(lambda: reports.append(service.reconciler.reconcile(run_id)))
+    ended = service.queries.counts(service.queries.fanout(run_id)).done - before
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return Figure(
+        f"reconcile of {chunks:,} chunks, {when}",
+        f"{spent:.1f} s",
+        f"<= {RECONCILE_SECONDS_MAX:g} s",
+        spent <= RECONCILE_SECONDS_MAX,
+        f"{reports[0].chunks} rows; {ended} chunks ended meanwhile, {len(reports[0].unsettled)} numbers unsettled",
+        f"the process has used at most {memory_mb} MB so far",
+    )
 
 
 def _site(sites: ExitStack, size: int) -> Site:

@@ -30,7 +30,8 @@ from headgate.store.model.validation import key_of
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# Recounts before numbers that still change are reported as unsettled.
+# Recounts before numbers that still change are reported as unsettled. A recount that settled none is the last one:
+# workers are busy, and another one would find the same.
 COUNTS_MAX: Final = 5
 # Findings listed per kind; the report counts all.
 NAMED_MAX: Final = 1000
@@ -145,13 +146,13 @@ class Reconciler:
     def _measure(self, fanout: Fanout) -> tuple[Recount, _DriftMeasure]:
         measure = _DriftMeasure(fanout)
         keys = [counter_key(fanout.run_id, shard) for shard in range(fanout.shards)]
-        before = self._recount(fanout)
+        before, unsettled = self._recount(fanout), measure.unsettled()
         for _ in range(COUNTS_MAX - 1):
             counters = self._store.get_many(FANOUT, keys, consistent=True)
             after = self._recount(fanout)
             measure.compare(before, counters, after)
-            before = after
-            if measure.is_whole and not measure.unsettled():
+            before, earlier, unsettled = after, unsettled, measure.unsettled()
+            if measure.is_whole and (not unsettled or unsettled == earlier):
                 break
         return before, measure
 

@@ -8,6 +8,7 @@ the sum is exact for the time between the two.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -53,7 +54,6 @@ _IN_ATTENTION_INDEX: Final = (
 )
 _QUEUED: Final = (Disposition.QUEUED, Disposition.RETRYING)
 _QUEUE_POSITION: Final = re.compile(r"\d{13}#\d+")
-_MARK_BITS: Final = (1 << 64) - 1
 
 
 class RowFault(Struct, frozen=True):
@@ -62,6 +62,16 @@ class RowFault(Struct, frozen=True):
     chunk: Chunk
     description: str
     can_repair: bool = True
+
+
+class _Slot:
+    """A sum and its mark. A class, because every row changes several."""
+
+    __slots__ = ("mark", "sum")
+
+    def __init__(self) -> None:
+        self.sum = 0
+        self.mark = 0
 
 
 class Recount:
@@ -77,24 +87,29 @@ class Recount:
         self.breaks_count = 0
         self._fanout = fanout
         self._named_max = named_max
-        self._sums: dict[tuple[int, str], int] = {}
-        self._marks: dict[tuple[int, str], int] = {}
+        # By shard: the sum and the mark of each name.
+        self._slots: dict[int, dict[str, _Slot]] = {}
         self._last: Chunk | None = None
         self._end = 0
 
     def add(self, chunk: Chunk) -> None:
         """Add a row."""
-        if chunk.lane == SLOW_LANE:
+        is_slow = chunk.lane == SLOW_LANE
+        if is_slow:
             self.pieces += 1
         else:
             self.chunks += 1
             self._follow(chunk)
-        for name, amount in amounts(chunk).items():
-            slot = (chunk.shard, name)
-            self._sums[slot] = self._sums.get(slot, 0) + amount
-            self._mark(slot, hash((chunk.sk, name, amount)))
-        for move, trace in move_traces(chunk).items():
-            self._mark((chunk.shard, move), hash((chunk.sk, trace)))
+        slots = self._slots.get(chunk.shard)
+        if slots is None:
+            slots = self._slots[chunk.shard] = defaultdict(_Slot)
+        for name, amount in amounts(chunk, is_slow=is_slow):
+            if amount:
+                slot = slots[name]
+                slot.sum += amount
+                slot.mark += hash((chunk.sk, name, amount))
+        for move, trace in move_traces(chunk, is_slow=is_slow):
+            slots[move].mark += hash((chunk.sk, trace))
         for fault in faults(chunk, self._fanout):
             self.faults_count += 1
             if len(self.faults) < self._named_max:
@@ -109,19 +124,19 @@ class Recount:
 
     def sum(self, shard: int, name: str) -> int:
         """Return the sum over the rows of a shard."""
-        return self._sums.get((shard, name), 0)
+        slot = self._slots.get(shard, {}).get(name)
+        return slot.sum if slot is not None else 0
 
     def total(self, name: str) -> int:
         """Return the sum over all rows."""
-        return sum(amount for (_, of), amount in self._sums.items() if of == name)
+        return sum(self.sum(shard, name) for shard in self._slots)
 
     def mark(self, shard: int, name: str) -> tuple[int, ...]:
         """Return the mark of a sum."""
         rows = "slow_total" if name.startswith("slow_") else "total"
-        return tuple(self._marks.get((shard, part), 0) for part in (name, rows, *_MOVES.get(name, ())))
-
-    def _mark(self, slot: tuple[int, str], mark: int) -> None:
-        self._marks[slot] = (self._marks.get(slot, 0) + mark) & _MARK_BITS
+        slots = self._slots.get(shard, {})
+        found = [slots.get(part) for part in (name, rows, *_MOVES.get(name, ()))]
+        return tuple(slot.mark if slot is not None else 0 for slot in found)
 
     def _follow(self, chunk: Chunk) -> None:
         """Check that a chunk starts where the previous one ended."""
@@ -144,34 +159,31 @@ class Recount:
             self.breaks.append(description)
 
 
-def amounts(chunk: Chunk) -> dict[str, int]:
-    """Return the non-zero contributions of a chunk to each sum."""
+def amounts(chunk: Chunk, *, is_slow: bool) -> tuple[tuple[str, int], ...]:
+    """Return the contributions of a chunk to each sum."""
     ok, failed, deferred, dead = item_amounts(chunk)
-    if chunk.lane == SLOW_LANE:
-        found = {"slow_total": 1, f"slow_{chunk.disposition.bucket}": 1}
-    else:
-        found = {"total": 1, chunk.disposition.bucket: 1, "items_total": chunk.items, "items_ok": ok}
-    found |= {"items_failed": failed, "items_deferred": deferred, "items_dead": dead}
-    return {name: amount for name, amount in found.items() if amount}
+    bucket = chunk.disposition.bucket
+    rows = (("slow_total", 1), (f"slow_{bucket}", 1)) if is_slow else (("total", 1), (bucket, 1))
+    items = () if is_slow else (("items_total", chunk.items), ("items_ok", ok))
+    return (*rows, *items, ("items_failed", failed), ("items_deferred", deferred), ("items_dead", dead))
 
 
-def move_traces(chunk: Chunk) -> dict[str, tuple[object, ...]]:
-    """Return what a transition into and out of a sum would leave in the row, for each kind of transition.
+def move_traces(chunk: Chunk, *, is_slow: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """Yield what a transition into and out of a sum would leave in the row, for each kind of transition.
 
     Queued and running chunks come and go, but each time with another token, attempt or end. A failed, cancelled or
     completed chunk leaves only by a redrive, which is counted, or a skip, which is final. A deferred chunk keeps its
     deferred items.
     """
-    prefix = "slow_" if chunk.lane == SLOW_LANE else ""
+    prefix = "slow_" if is_slow else ""
     what, lives = chunk.disposition, (chunk.redrives, chunk.heals)
     life = (what, chunk.token, chunk.attempt, chunk.completed_at, *lives)
-    found: dict[str, tuple[object, ...]] = {}
-    if what in _OPEN or what in _FAILED_OR_CANCELLED:
-        found[f"{prefix}open"] = life
-    found[f"{prefix}given up"] = life if what in _FAILED_OR_CANCELLED else (what is Disposition.SKIPPED, *lives)
+    is_given_up = what in _FAILED_OR_CANCELLED
+    if is_given_up or what in _OPEN:
+        yield f"{prefix}open", life
+    yield f"{prefix}given up", life if is_given_up else (what is Disposition.SKIPPED, *lives)
     if chunk.deferred is not None and not prefix:
-        found["deferral"] = (what,)
-    return found
+        yield "deferral", (what,)
 
 
 def _moves() -> dict[str, tuple[str, ...]]:
@@ -248,8 +260,10 @@ def _has_right_attention(chunk: Chunk) -> bool:
 
 
 def _has_right_queue_position(chunk: Chunk) -> bool:
+    if chunk.queue_pk is None:
+        return chunk.disposition not in _QUEUED
     if chunk.disposition not in _QUEUED:
-        return chunk.queue_pk is None
+        return False
     # A chunk of the main lane may be in the slow lane's queue, see `auto_heal`.
     lanes = (SLOW_LANE,) if chunk.lane == SLOW_LANE else (MAIN_LANE, SLOW_LANE)
     is_listed = chunk.queue_pk in [queue_partition(chunk.run_id, lane) for lane in lanes]

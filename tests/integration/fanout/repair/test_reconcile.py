@@ -309,6 +309,28 @@ def test_reconcile__all_the_time_busy__repairs_what_stands_still_and_leaves_the_
     rig.check()
 
 
+def test_reconcile__workers_never_pause__rows_are_read_three_times_at_most(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in_pages(monkeypatch, 100)
+    rig.split(400)
+    todo = iter(range(400))
+    reads: list[str] = []
+
+    def complete_one() -> None:
+        chunk_id = f"chunk-{next(todo):07d}"
+        reads.append(chunk_id)
+        rig.complete(chunk_id)
+
+    rig.crashing.before_read = complete_one
+    report = rig.reconcile()
+
+    assert "total" not in report.unsettled
+    assert "done" in report.unsettled
+    # Four pages of chunks and one of the slow lane each time, the counters in between, and the row of the fan-out.
+    assert len(reads) <= 3 * 5 + 2 + 2, reads
+
+
 def test_reconcile__busy_with_a_wrong_sum_of_buckets__says_at_least_that(rig: Rig) -> None:
     rig.split(200, max_attempts=1)
     rig.corrupt(done=7)
