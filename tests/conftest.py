@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 
 from headgate.serve import process
+from tests.terraform_tools import TOOLS, described
 
 MEMORY: Final = Path("/dev/shm")
 # A whole run leaves less than a third of this.
@@ -50,6 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_FOLDER] = folder
     config.option.basetemp = folder / "t"
     os.environ["TMPDIR"] = str(folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say whether Terraform is here: without it, nothing is planned."""
+    terminalreporter.write_line(described(TOOLS))
 
 
 def pytest_collection_finish() -> None:

@@ -31,11 +31,33 @@ locals {
   )
 }
 
+# What the package was built for: headgate aws package writes it beside the package.
+locals {
+  package_description = try(jsondecode(file("${var.package}.json")), { architecture = "", python = "", sha256 = "" })
+}
+
 # The name has the hash of the package: a package is never replaced, only followed by another.
 resource "aws_s3_object" "package" {
   bucket = aws_s3_bucket_versioning.bucket.bucket
   key    = "packages/${filesha256(var.package)}.zip"
   source = var.package
+
+  lifecycle {
+    precondition {
+      condition     = local.package_description.sha256 == filesha256(var.package)
+      error_message = "package: ${var.package}.json does not describe it; build both with: headgate aws package"
+    }
+
+    precondition {
+      condition     = contains(["", var.architecture], local.package_description.architecture)
+      error_message = "architecture: the package was built for ${local.package_description.architecture}, not for ${var.architecture}."
+    }
+
+    precondition {
+      condition     = contains(["", trimprefix(var.runtime, "python")], local.package_description.python) || var.runtime == "provided.al2023"
+      error_message = "runtime: the package was built for python${local.package_description.python}, not for ${var.runtime}."
+    }
+  }
 }
 
 # EventBridge puts events that it could not deliver into the queue of failed invocations.

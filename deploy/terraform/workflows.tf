@@ -36,7 +36,8 @@ locals {
   }
 }
 
-# A wake is a hint, and the sweep gives it again: a day is long.
+# A wake is a hint, and the sweep gives it again: a day is long. AWS recommends a visibility time-out of six times the
+# time-out of the function; a claim that a killed activity held is found by its lease, long before.
 resource "aws_sqs_queue" "wakes" {
   for_each = local.wake_queues
 
@@ -44,7 +45,7 @@ resource "aws_sqs_queue" "wakes" {
   fifo_queue                        = each.value.is_fifo ? true : null
   deduplication_scope               = each.value.is_fifo ? "messageGroup" : null
   fifo_throughput_limit             = each.value.is_fifo ? "perMessageGroupId" : null
-  visibility_timeout_seconds        = local.workflow_functions[each.value.function].timeout_seconds + 60
+  visibility_timeout_seconds        = 6 * local.workflow_functions[each.value.function].timeout_seconds
   message_retention_seconds         = 86400
   sqs_managed_sse_enabled           = var.kms_key_arn == "" ? true : null
   kms_master_key_id                 = var.kms_key_arn == "" ? null : var.kms_key_arn

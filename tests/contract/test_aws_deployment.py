@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -51,7 +49,6 @@ from tests.workflow_rig import lets_through
 
 DEPLOY: Final = ROOT / "deploy"
 TEXT: Final = "\n".join(path.read_text() for path in sorted(TERRAFORM.glob("*.tf")))
-TERRAFORM_MIRROR: Final = os.environ.get("HEADGATE_TEST_TERRAFORM")
 REQUIRED: Final = {
     "STATE_MACHINE_ARN": "arn:aws:states:eu-west-1:123456789012:stateMachine:lifecycle",
     "SLA_MONITOR_ARN": "arn:aws:lambda:eu-west-1:123456789012:function:sla-monitor",
@@ -170,17 +167,6 @@ def test_filters__of_rows_that_wake__let_through_what_asks_for_something_and_not
 
 def record(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"eventName": "INSERT", "dynamodb": {"NewImage": to_attributes(item)}}
-
-
-if TERRAFORM_MIRROR is not None:
-    # Opt-in: Terraform and its provider come from no registry that `make test` uses.
-    def test_terraform__validated_by_itself__is_valid(tmp_path: Path) -> None:
-        shutil.copytree(TERRAFORM, tmp_path / "terraform", ignore=shutil.ignore_patterns(".terraform*"))
-        shutil.copy(DEPLOY / "statemachine.asl.json", tmp_path)
-        for arguments in (["init", f"-plugin-dir={TERRAFORM_MIRROR}"], ["fmt", "-check"], ["validate"]):
-            command = ["terraform", *arguments, "-no-color"]
-            done = subprocess.run(command, cwd=tmp_path / "terraform", capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
 
 
 # Settings.

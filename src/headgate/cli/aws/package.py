@@ -4,11 +4,14 @@ For the architecture of this machine nothing is downloaded: compiled parts are t
 one, pip downloads the compiled packages in the same versions. The same files make the same package, byte by byte. What
 the functions would refuse at their start is refused here: invalid definitions, alert settings, or an app that cannot be
 imported.
+
+A description beside the package, a JSON file, names what it was built for and its hash: Terraform cannot read archives.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import platform
 import py_compile
@@ -77,6 +80,15 @@ def read_manifest(package: Path) -> Manifest:
             return Manifest(**json.loads(opened.read(MANIFEST)))
     except (OSError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as exc:
         raise UserError(f"{package}: not a package of the functions; build it with 'headgate aws package'") from exc
+
+
+def write_sidecar(package: Path, manifest: Manifest) -> Path:
+    """Write the description beside a package, from which Terraform knows what it was built for. Returns its path."""
+    path = package.with_name(f"{package.name}.json")
+    with package.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    path.write_text(json.dumps({**manifest._asdict(), "sha256": digest}, indent=2) + "\n")
+    return path
 
 
 def own_architecture() -> str:
@@ -254,6 +266,7 @@ def pack(target: Path, found: Mapping[str, Path], manifest: Manifest) -> int:
                 size += len(content)
     if size > UNPACKED_BYTES_MAX:
         sys.exit(f"{target}: {size:,} bytes unpacked are more than Lambda takes ({UNPACKED_BYTES_MAX:,})")
+    write_sidecar(target, manifest)
     return size
 
 
