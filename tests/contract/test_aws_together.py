@@ -15,6 +15,7 @@ from headgate.aws import activities, client, handlers, turns, wakeups
 from headgate.durable.engine.function_apps import FunctionApps
 from headgate.durable.model.duration import Seconds
 from headgate.errors import UnknownWorkflowError
+from headgate.health.model.enums import Severity
 from headgate.pipelines.definition.model import Readiness, Sla, TriggerSpec
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.lifecycle.eventbridge_timers import schedule_name
@@ -57,7 +58,7 @@ def deployed(
 
     with noting(account, opened) as patch, passing_on(call) as address:
         # An execution hands over after a few rounds instead of some hundreds.
-        few = {"HEADGATE_PIPELINES_HAND_OVER_EVENTS": "200"}
+        few = {"HEADGATE_PIPELINES_HAND_OVER_EVENTS": "200", "CUSTOM_METRICS": "on"}
         cloud = Cloud(ministack, account, tmp_path_factory.mktemp("home"), clock, few)
         opened.append(cloud)
         workflows = Workflows(ministack, account, tmp_path_factory.mktemp("app"), clock, cloud.environ)
@@ -253,3 +254,19 @@ def test_sla__of_a_run_that_still_waits__has_its_schedules_before_the_job_is_tri
     assert log.status is RunStatus.COMPLETED
     left = {each["Name"] for each in cloud.client("scheduler").list_schedules(GroupName="default")["Schedules"]}
     assert left.isdisjoint(names)
+
+
+def test_metrics__of_functions_that_are_to_write_them__are_in_the_log(
+    both: tuple[Cloud, Workflows], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, workflows = both
+
+    cloud.invoke("clockwork")
+    workflows.invoke("sweep")
+
+    lines = [json.loads(each) for each in capsys.readouterr().out.splitlines() if each.startswith('{"_aws":')]
+    assert [each["function"] for each in lines if "function.completed" in each] == ["clockwork", "sweep"]
+    assert {each["severity"] for each in lines if "incident.active" in each} == {each.value for each in Severity}
+    used = {(each["table"], each["capacity_type"]) for each in lines if "dynamodb.consumed_capacity" in each}
+    assert {("test-headgate-pipelines", "READ"), ("test-headgate-control", "WRITE")} <= used
+    assert [each for each in lines if "dynamodb.read_latency" in each] != []

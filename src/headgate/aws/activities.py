@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.aws.app_container import app_container
+from headgate.aws.app_container import AppContainer, app_container
 from headgate.aws.invocation import Context, Event, handle, is_out_of_time
 from headgate.durable.serverless.wakeups import ActivityWake, load_due
 
@@ -15,6 +15,11 @@ def activities(event: Event, context: Context) -> Event:
 
 def _perform(event: Event, context: Context) -> list[str]:
     container = app_container()
+    with container.metrics.of("activities"):
+        return _perform_all(container, event, context)
+
+
+def _perform_all(container: AppContainer, event: Event, context: Context) -> list[str]:
     unstarted: list[str] = []
     for record in event["Records"]:
         if is_out_of_time(context):

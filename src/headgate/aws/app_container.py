@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from headgate.aws.function_home import prepare_home
+from headgate.aws.function_metrics import FunctionMetrics
 from headgate.aws.function_settings import read_app_settings, read_settings
 from headgate.aws.stream_records import stream_change
 from headgate.bootstrap.key_check import check_function_keys
@@ -26,6 +27,7 @@ from headgate.durable.serverless.sqs import QueueUrls, WakeQueues
 from headgate.durable.serverless.turn_handler import InvokedTurns
 from headgate.durable.serverless.wake_sweep import WakeSweep
 from headgate.durable.serverless.wakeups import Due, WorkerWake, load_due, wake_for
+from headgate.embedded_metrics import store_source
 from headgate.pipelines.lifecycle.eventbridge_timers import OneShotSchedules
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.table_names import TableNames
@@ -38,7 +40,15 @@ QUEUE: Final = "aws:sqs"
 class AppContainer:
     """The opened store and service. Each function uses one part, created on first use."""
 
-    def __init__(self, opened: OpenedStore, service: AppService, queues: WakeQueues, clients: AwsClients) -> None:
+    def __init__(
+        self,
+        opened: OpenedStore,
+        service: AppService,
+        queues: WakeQueues,
+        clients: AwsClients,
+        metrics: FunctionMetrics,
+    ) -> None:
+        self.metrics = metrics
         self.opened = opened
         self.service = service
         self.queues = queues
@@ -144,4 +154,6 @@ def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer
         group=functions.scheduler_group_name,
         dead_letters_arn=functions.schedule_failures_arn,
     )
-    return AppContainer(opened, service, WakeQueues(clients.client("sqs"), schedules, urls, clock), clients)
+    wake_queues = WakeQueues(clients.client("sqs"), schedules, urls, clock)
+    metrics = FunctionMetrics(environ, clock, [store_source(opened.store.stats)] if functions.custom_metrics else [])
+    return AppContainer(opened, service, wake_queues, clients, metrics)

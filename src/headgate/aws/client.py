@@ -83,7 +83,13 @@ ClientRequest = Start | Signal | Cancel | Terminate | Redrive | Emit | Show
 
 def client(event: Event, context: Context) -> Event:
     """Run the action of an event; the response follows the commit. Raises `InvalidPayloadError`."""
-    return handle("client", context, lambda: _run(app_container().service, event))
+
+    def run() -> Event:
+        container = app_container()
+        with container.metrics.of("client"):
+            return _run(container.service, event)
+
+    return handle("client", context, run)
 
 
 def _run(service: Service, event: Event) -> Event:

@@ -10,11 +10,13 @@ from functools import cached_property
 from typing import Any, Final
 
 from headgate.aws.function_home import prepare_home
+from headgate.aws.function_metrics import FunctionMetrics
 from headgate.aws.function_settings import read_fanout_settings, read_settings
 from headgate.bootstrap.key_check import check_function_keys
 from headgate.bootstrap.store import AppService, OpenedStore, open_queue, open_store
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
+from headgate.embedded_metrics import store_source
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.core.split_resumption import SplitResumption
 from headgate.fanout.model.local_access import LocalAccess
@@ -37,9 +39,16 @@ class FanoutContainer:
     """The opened store and services. Each function uses one part, created on first use."""
 
     def __init__(
-        self, opened: OpenedStore, service: AppService, clients: AwsClients, clock: Clock, packages: Sequence[str]
+        self,
+        opened: OpenedStore,
+        service: AppService,
+        clients: AwsClients,
+        clock: Clock,
+        packages: Sequence[str],
+        metrics: FunctionMetrics,
     ) -> None:
         """Functions of `packages` may be chunk handlers."""
+        self.metrics = metrics
         self.opened = opened
         self.service = service
         self.clients = clients
@@ -124,4 +133,5 @@ def open_fanout_container(environ: Mapping[str, str], clock: Clock) -> FanoutCon
     service = AppService(App("headgate"), opened, clock)
     module = functions.headgate_app.partition(":")[0]
     packages = [*([module.partition(".")[0]] if module else []), *settings.fanout.handlers]
-    return FanoutContainer(opened, service, clients, clock, packages)
+    metrics = FunctionMetrics(environ, clock, [store_source(opened.store.stats)] if functions.custom_metrics else [])
+    return FanoutContainer(opened, service, clients, clock, packages, metrics)

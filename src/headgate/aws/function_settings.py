@@ -40,6 +40,8 @@ class FunctionSettings(Struct, frozen=True, kw_only=True):
     keys_secret_arn: str = ""
     # The queue for calls of one-shot schedules that EventBridge gives up.
     schedule_failures_arn: str = ""
+    # Any text: write the metrics of the state store to the log, from which CloudWatch takes them.
+    custom_metrics: str = ""
 
 
 class AppSettings(Struct, frozen=True, kw_only=True):
@@ -58,6 +60,8 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     scheduler_group_name: str
     keys_secret_arn: str = ""
     schedule_failures_arn: str = ""
+    # Any text: write the metrics of the state store to the log, from which CloudWatch takes them.
+    custom_metrics: str = ""
 
     def activity_queues(self) -> dict[str, str]:
         """Return the queue URLs by task queue. Raises `SettingsError`."""
@@ -75,6 +79,8 @@ class FanoutFunctionSettings(Struct, frozen=True, kw_only=True):
     # The app whose package has chunk handlers, as module:name; empty: `fanout.handlers` names all packages.
     headgate_app: str = ""
     keys_secret_arn: str = ""
+    # As in `FunctionSettings`.
+    custom_metrics: str = ""
 
 
 def read_function_settings(environ: Mapping[str, str]) -> FunctionSettings:

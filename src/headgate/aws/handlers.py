@@ -83,4 +83,9 @@ def _call(variable: str, event: Event, context: Context) -> Event:
 
 
 def _handle(function: str, context: Context, call: Callable[[LifecycleContainer], T]) -> T:
-    return handle(function, context, lambda: call(lifecycle_container()))
+    def run() -> T:
+        container = lifecycle_container()
+        with container.metrics.of(function):
+            return call(container)
+
+    return handle(function, context, run)

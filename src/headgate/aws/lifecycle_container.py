@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
 
 from headgate.aws.function_home import prepare_home
+from headgate.aws.function_metrics import FunctionMetrics
 from headgate.aws.function_settings import FunctionSettings, read_function_settings, read_settings
 from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.aws.sla_schedules import ScheduledSlaMonitor
@@ -35,7 +37,12 @@ from headgate.bootstrap.store import (
 )
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
+from headgate.embedded_metrics import registry_source
 from headgate.health.error_alerts import ErrorAlerts
+from headgate.health.incidents.listing import PAGE_MAX, IncidentFilter
+from headgate.health.metrics import HealthMeters
+from headgate.health.model.enums import IncidentStatus, Severity
+from headgate.health.service import HealthService
 from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.lifecycle.starter import FUNCTIONS
@@ -51,6 +58,9 @@ from headgate.triggers.aws.clients import AwsClients
 # Three invocations of the scheduled watchdog.
 SILENT_SECONDS: Final = 900.0
 PIPELINES_FOLDER: Final = "pipelines"
+ACTIVE: Final = (IncidentStatus.OPEN, IncidentStatus.ACKNOWLEDGED)
+# With more than a thousand incidents their number is no longer what matters.
+INCIDENT_PAGES_MAX: Final = 10
 _TASK_ROOT: Final = "LAMBDA_TASK_ROOT"
 
 
@@ -65,6 +75,8 @@ class LifecycleContainer(Struct, frozen=True, kw_only=True):
     clients: AwsClients
     batches: StreamBatches
     sla_monitor: ScheduledSlaMonitor
+    health: HealthService
+    metrics: FunctionMetrics
 
     def call(self, variable: str, event: dict[str, Any]) -> Answer:
         """Call the lifecycle activity behind a variable of the state machine's definition."""
@@ -93,7 +105,21 @@ class LifecycleContainer(Struct, frozen=True, kw_only=True):
         finally:
             # Alerts are delivered even if starting failed.
             delivered = run_worker(self.service, is_out_of_time, delivers_alerts=delivers_alerts)
+        if self.metrics.has_sources and not is_out_of_time():
+            self.metrics.gauge("incident_active", "severity", self.active_incidents())
         return delivered
+
+    def active_incidents(self) -> dict[str, float]:
+        """Return the incidents that have not ended, by severity."""
+        wanted, cursor = IncidentFilter(statuses=ACTIVE), None
+        counts = dict.fromkeys((severity.value for severity in Severity), 0.0)
+        for _ in range(INCIDENT_PAGES_MAX):
+            page = self.health.incident_listing.ls(wanted, limit=PAGE_MAX, cursor=cursor)
+            for incident in page.incidents:
+                counts[incident.severity.value] += 1
+            if (cursor := page.cursor) is None:
+                break
+        return counts
 
     def check(self) -> int:
         """Read the tables and change nothing. Returns the number of pipelines.
@@ -139,13 +165,17 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
     notify = package / NOTIFY_FILE
     files = [notify] if notify.is_file() else []
     prepare_home(settings, clients, keys_secret_arn=functions.keys_secret_arn, files=files)
-    alerts = ErrorAlerts(clock)
+    registry = CollectorRegistry()
+    meters = HealthMeters(registry) if functions.custom_metrics else None
+    alerts = ErrorAlerts(clock, meters)
     opened = open_store(settings, clock, observer=alerts)
     if functions.keys_secret_arn:
         check_function_keys(opened)
     service = AppService(App("headgate"), opened, clock)
-    cache = open_cache(settings, clock)
-    health = open_health(opened, cache, clock, service, alerts=alerts)
+    cache = open_cache(settings, clock, answered=None if meters is None else meters.cache_answered)
+    if meters is not None:
+        meters.watch_cache(cache.stats)
+    health = open_health(opened, cache, clock, service, meters=meters, alerts=alerts)
     engine = open_step_functions(
         clients,
         clock,
@@ -169,6 +199,8 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
         clients=clients,
         batches=StreamBatches(PIPELINES, opened.spill.restore_change, _change_listener(pipelines, functions, clients)),
         sla_monitor=ScheduledSlaMonitor(monitor, engine.one_shots, own_arn=functions.sla_monitor_arn, clock=clock),
+        health=health,
+        metrics=FunctionMetrics(environ, clock, [] if meters is None else [registry_source(registry)]),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.aws.app_container import app_container
+from headgate.aws.app_container import AppContainer, app_container
 from headgate.aws.invocation import Context, Event, handle, is_out_of_time
 from headgate.durable.serverless.wakeups import TurnWake, load_due
 
@@ -15,6 +15,11 @@ def turns(event: Event, context: Context) -> Event:
 
 def _run_turns(event: Event, context: Context) -> list[str]:
     container = app_container()
+    with container.metrics.of("turns"):
+        return _advance(container, event, context)
+
+
+def _advance(container: AppContainer, event: Event, context: Context) -> list[str]:
     wakes: dict[str, TurnWake] = {}
     for record in event["Records"]:
         wake = load_due(record["body"]).wake
