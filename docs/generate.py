@@ -16,7 +16,7 @@ from typing import Any, get_args
 import msgspec
 import typer.main
 
-from headgate import errors
+from headgate import embedded_metrics, errors
 from headgate.auth.roles import MATRIX, Permission, Role, roles_with
 from headgate.auth.rules import Rule
 from headgate.checks.metrics import SERIES as CHECK_SERIES
@@ -230,8 +230,26 @@ def metrics_page() -> str:
             "",
             *_series_rows(STORE_SERIES),
             "",
+            "## CloudWatch",
+            "",
+            "Functions write these in the embedded metric format if the Terraform variable `custom_metrics` is set, in the",
+            f"namespace `{embedded_metrics.NAMESPACE}`. A value is counted in every set of dimensions. A scheduled function",
+            f"always writes `{embedded_metrics.COMPLETED}` (namespace `{embedded_metrics.FUNCTIONS_NAMESPACE}`, dimension",
+            "`function`) when it has completed.",
+            "",
+            "| Metric | Unit | Dimensions |",
+            "|---|---|---|",
+            *(
+                f"| `{each.name}` | {each.unit} | {_dimension_sets(each)} |"
+                for each in embedded_metrics.METRICS.values()
+            ),
+            "",
         ]
     )
+
+
+def _dimension_sets(metric: embedded_metrics.CloudWatchMetric) -> str:
+    return "; ".join(", ".join(f"`{name}`" for name in names) or "none" for names in metric.dimensions)
 
 
 def errors_page() -> str:

@@ -18,6 +18,33 @@ ROOT: Final = Path(__file__).parents[1]
 FILES: Final = ROOT / "deploy" / "terraform"
 
 
+# Variables that turn on everything that is optional.
+EVERYTHING: Final[dict[str, Any]] = {
+    "active_region_parameter": "/observability/statestore/active-region",
+    "app": "orders:app",
+    "audit_trail": True,
+    "autoscaling_units_max": 400,
+    "cache_node_type": "cache.t4g.small",
+    "client_security_groups": {"signal-engines": "sg-0a", "alerting-engine": "sg-0b", "rca-copilot": "sg-0c"},
+    "contributor_insights": ["observability-signal-state"],
+    "create_alarm_topic": True,
+    "create_keys": True,
+    "custom_metrics": True,
+    "failover_primary_name": "a.acme.example",
+    "failover_record_name": "statestore.acme.example",
+    "failover_secondary_name": "b.acme.example",
+    "failover_zone_id": "Z0A",
+    "interface_endpoints": ["sqs"],
+    "private_subnet_ids": ["subnet-0a", "subnet-0b"],
+    "program_principal_arns": ["arn:aws:iam::123456789012:role/engines"],
+    "replica_regions": {"us-west-2": ""},
+    "route_table_ids": ["rtb-0a"],
+    "table_alarms": True,
+    "tracing": True,
+    "vpc_id": "vpc-0a",
+}
+
+
 class PlanRefusedError(Exception):
     """Terraform has refused variables or files; the text is what it printed."""
 
@@ -71,6 +98,7 @@ class Plan:
     """What Terraform would do."""
 
     def __init__(self, shown: Mapping[str, Any]) -> None:
+        self.shown = shown
         self._changes = shown["resource_changes"]
         # Values by address; what is only known after the apply is missing or None.
         self.planned: dict[str, dict[str, Any]] = {

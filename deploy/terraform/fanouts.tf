@@ -27,9 +27,9 @@ resource "aws_sqs_queue" "chunks" {
   name                              = local.chunk_queue_names["chunks"]
   visibility_timeout_seconds        = 6 * local.fanout_functions["chunk-worker"].timeout_seconds
   message_retention_seconds         = 1209600
-  sqs_managed_sse_enabled           = var.kms_key_arn == "" ? true : null
-  kms_master_key_id                 = var.kms_key_arn == "" ? null : var.kms_key_arn
-  kms_data_key_reuse_period_seconds = var.kms_key_arn == "" ? null : 300
+  sqs_managed_sse_enabled           = local.is_keyed ? null : true
+  kms_master_key_id                 = local.is_keyed ? local.key_arn : null
+  kms_data_key_reuse_period_seconds = local.is_keyed ? 300 : null
 
   redrive_policy = jsonencode({
     deadLetterTargetArn = aws_sqs_queue.dead_chunks[each.key].arn
@@ -43,9 +43,9 @@ resource "aws_sqs_queue" "dead_chunks" {
   name                              = local.chunk_queue_names["chunks-dead"]
   visibility_timeout_seconds        = 6 * local.fanout_functions["dead-letter"].timeout_seconds
   message_retention_seconds         = 1209600
-  sqs_managed_sse_enabled           = var.kms_key_arn == "" ? true : null
-  kms_master_key_id                 = var.kms_key_arn == "" ? null : var.kms_key_arn
-  kms_data_key_reuse_period_seconds = var.kms_key_arn == "" ? null : 300
+  sqs_managed_sse_enabled           = local.is_keyed ? null : true
+  kms_master_key_id                 = local.is_keyed ? local.key_arn : null
+  kms_data_key_reuse_period_seconds = local.is_keyed ? 300 : null
 }
 
 resource "aws_lambda_event_source_mapping" "chunks" {

@@ -26,6 +26,7 @@ locals {
     },
     var.lifecycle_topic_arn == "" ? {} : { LIFECYCLE_TOPIC_ARN = var.lifecycle_topic_arn },
     var.keys_secret_arn == "" ? {} : { KEYS_SECRET_ARN = var.keys_secret_arn },
+    var.custom_metrics ? { CUSTOM_METRICS = "on" } : {},
     local.fanout_environment,
     var.settings,
   )
@@ -89,7 +90,7 @@ resource "aws_cloudwatch_log_group" "function" {
 
   name              = "/aws/lambda/${var.name}-${each.key}"
   retention_in_days = var.log_retention_days
-  kms_key_id        = var.kms_key_arn == "" ? null : var.kms_key_arn
+  kms_key_id        = local.is_keyed ? local.key_arn : null
 }
 
 resource "aws_lambda_function" "function" {
@@ -120,6 +121,10 @@ resource "aws_lambda_function" "function" {
     target_arn = aws_sqs_queue.failures["invocations"].arn
   }
 
+  tracing_config {
+    mode = var.tracing ? "Active" : "PassThrough"
+  }
+
   depends_on = [aws_cloudwatch_log_group.function, aws_iam_role_policy.function]
 }
 
@@ -133,7 +138,7 @@ resource "aws_lambda_invocation" "check" {
   input         = jsonencode({ check = true })
   triggers      = { version = aws_lambda_function.function[each.key].version }
 
-  depends_on = [aws_dynamodb_table.table, aws_iam_role_policy.function]
+  depends_on = [aws_dynamodb_table.table, aws_dynamodb_table.provisioned, aws_iam_role_policy.function]
 }
 
 # What calls a function calls this alias.
@@ -162,7 +167,7 @@ resource "aws_lambda_invocation" "definitions" {
   input         = jsonencode({})
   triggers      = { package = filesha256(var.package) }
 
-  depends_on = [aws_dynamodb_table.table, aws_sfn_state_machine.lifecycle]
+  depends_on = [aws_dynamodb_table.table, aws_dynamodb_table.provisioned, aws_sfn_state_machine.lifecycle]
 }
 
 resource "aws_sqs_queue" "failures" {
@@ -170,9 +175,9 @@ resource "aws_sqs_queue" "failures" {
 
   name                              = "${var.name}-failed-${each.key}"
   message_retention_seconds         = 1209600
-  sqs_managed_sse_enabled           = var.kms_key_arn == "" ? true : null
-  kms_master_key_id                 = var.kms_key_arn == "" ? null : var.kms_key_arn
-  kms_data_key_reuse_period_seconds = var.kms_key_arn == "" ? null : 300
+  sqs_managed_sse_enabled           = local.is_keyed ? null : true
+  kms_master_key_id                 = local.is_keyed ? local.key_arn : null
+  kms_data_key_reuse_period_seconds = local.is_keyed ? 300 : null
 }
 
 # Rows that ask for nothing do not wake the router: filters are those of stream_filters.json.

@@ -73,7 +73,7 @@ data "aws_iam_policy_document" "function" {
     sid     = "Read"
     actions = ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query", "dynamodb:ConditionCheckItem"]
     resources = flatten([
-      for table in each.value.reads : [aws_dynamodb_table.table[table].arn, "${aws_dynamodb_table.table[table].arn}/index/*"]
+      for table in each.value.reads : [local.table_arns[table], "${local.table_arns[table]}/index/*"]
     ])
   }
 
@@ -83,7 +83,7 @@ data "aws_iam_policy_document" "function" {
       "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:BatchWriteItem",
       "dynamodb:ConditionCheckItem",
     ]
-    resources = [for table in each.value.writes : aws_dynamodb_table.table[table].arn]
+    resources = [for table in each.value.writes : local.table_arns[table]]
   }
 
   statement {
@@ -103,7 +103,7 @@ data "aws_iam_policy_document" "function" {
     content {
       sid       = "Stream"
       actions   = ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
-      resources = ["${aws_dynamodb_table.table["headgate-pipelines"].arn}/stream/*"]
+      resources = ["${local.table_arns["headgate-pipelines"]}/stream/*"]
     }
   }
 
@@ -113,7 +113,7 @@ data "aws_iam_policy_document" "function" {
     content {
       sid       = "WakingRows"
       actions   = ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
-      resources = [for table in keys(local.wake_filters) : "${aws_dynamodb_table.table[table].arn}/stream/*"]
+      resources = [for table in keys(local.wake_filters) : "${local.table_arns[table]}/stream/*"]
     }
   }
 
@@ -170,7 +170,7 @@ data "aws_iam_policy_document" "function" {
     content {
       sid       = "StreamOf"
       actions   = ["dynamodb:DescribeTable"]
-      resources = [aws_dynamodb_table.table["headgate-pipelines"].arn]
+      resources = [local.table_arns["headgate-pipelines"]]
     }
   }
 
@@ -219,6 +219,24 @@ data "aws_iam_policy_document" "function" {
   }
 
   dynamic "statement" {
+    for_each = var.tracing ? [1] : []
+    content {
+      sid       = "Traces"
+      actions   = ["xray:PutTraceSegments", "xray:PutTelemetryRecords"]
+      resources = ["*"]
+    }
+  }
+
+  dynamic "statement" {
+    for_each = var.create_keys && var.keys_secret_arn != "" ? [1] : []
+    content {
+      sid       = "FieldKeys"
+      actions   = ["kms:Decrypt"]
+      resources = [aws_kms_key.key["fields"].arn]
+    }
+  }
+
+  dynamic "statement" {
     for_each = var.keys_secret_arn == "" ? [] : [1]
     content {
       sid       = "Keys"
@@ -228,11 +246,11 @@ data "aws_iam_policy_document" "function" {
   }
 
   dynamic "statement" {
-    for_each = var.kms_key_arn == "" ? [] : [1]
+    for_each = local.is_keyed ? [1] : []
     content {
       sid       = "Encryption"
       actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
-      resources = [var.kms_key_arn]
+      resources = [local.key_arn]
     }
   }
 }
@@ -269,6 +287,15 @@ data "aws_iam_policy_document" "machine" {
       "logs:ListLogDeliveries", "logs:PutResourcePolicy", "logs:DescribeResourcePolicies", "logs:DescribeLogGroups",
     ]
     resources = ["*"]
+  }
+
+  dynamic "statement" {
+    for_each = var.tracing ? [1] : []
+    content {
+      sid       = "Traces"
+      actions   = ["xray:PutTraceSegments", "xray:PutTelemetryRecords", "xray:GetSamplingRules", "xray:GetSamplingTargets"]
+      resources = ["*"]
+    }
   }
 }
 
@@ -311,10 +338,10 @@ data "aws_iam_policy_document" "scheduler" {
   }
 
   dynamic "statement" {
-    for_each = var.kms_key_arn == "" ? [] : [1]
+    for_each = local.is_keyed ? [1] : []
     content {
       actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
-      resources = [var.kms_key_arn]
+      resources = [local.key_arn]
     }
   }
 }

@@ -3,7 +3,7 @@
 resource "aws_cloudwatch_log_group" "machine" {
   name              = "/aws/vendedlogs/states/${var.name}-lifecycle"
   retention_in_days = var.log_retention_days
-  kms_key_id        = var.kms_key_arn == "" ? null : var.kms_key_arn
+  kms_key_id        = local.is_keyed ? local.key_arn : null
 }
 
 resource "aws_sfn_state_machine" "lifecycle" {
@@ -24,6 +24,10 @@ resource "aws_sfn_state_machine" "lifecycle" {
     level                  = "ERROR"
     include_execution_data = false
     log_destination        = "${aws_cloudwatch_log_group.machine.arn}:*"
+  }
+
+  tracing_configuration {
+    enabled = var.tracing
   }
 
   depends_on = [aws_iam_role_policy.machine]

@@ -31,3 +31,18 @@ output "server_settings" {
     HEADGATE_PIPELINES_SCHEDULER_GROUP_NAME = aws_scheduler_schedule_group.group.name
   }
 }
+
+output "alarm_topic_arn" {
+  description = "The topic that alarms go to, if one was created."
+  value       = one([for topic in aws_sns_topic.alarms : topic.arn])
+}
+
+output "cache_endpoint" {
+  description = "Where the cache of the servers is, if there is one."
+  value       = one([for cache in aws_elasticache_replication_group.cache : cache.primary_endpoint_address])
+}
+
+output "program_roles" {
+  description = "Roles of programs that use the tables directly."
+  value       = { for name, role in aws_iam_role.program : name => role.arn }
+}

@@ -47,9 +47,9 @@ resource "aws_sqs_queue" "wakes" {
   fifo_throughput_limit             = each.value.is_fifo ? "perMessageGroupId" : null
   visibility_timeout_seconds        = 6 * local.workflow_functions[each.value.function].timeout_seconds
   message_retention_seconds         = 86400
-  sqs_managed_sse_enabled           = var.kms_key_arn == "" ? true : null
-  kms_master_key_id                 = var.kms_key_arn == "" ? null : var.kms_key_arn
-  kms_data_key_reuse_period_seconds = var.kms_key_arn == "" ? null : 300
+  sqs_managed_sse_enabled           = local.is_keyed ? null : true
+  kms_master_key_id                 = local.is_keyed ? local.key_arn : null
+  kms_data_key_reuse_period_seconds = local.is_keyed ? 300 : null
 
   redrive_policy = jsonencode({
     deadLetterTargetArn = aws_sqs_queue.failed_wakes[each.value.is_fifo ? "turns" : "wakes"].arn
@@ -63,9 +63,9 @@ resource "aws_sqs_queue" "failed_wakes" {
   name                              = "${var.name}-failed-${each.key}${each.key == "turns" ? ".fifo" : ""}"
   fifo_queue                        = each.key == "turns" ? true : null
   message_retention_seconds         = 1209600
-  sqs_managed_sse_enabled           = var.kms_key_arn == "" ? true : null
-  kms_master_key_id                 = var.kms_key_arn == "" ? null : var.kms_key_arn
-  kms_data_key_reuse_period_seconds = var.kms_key_arn == "" ? null : 300
+  sqs_managed_sse_enabled           = local.is_keyed ? null : true
+  kms_master_key_id                 = local.is_keyed ? local.key_arn : null
+  kms_data_key_reuse_period_seconds = local.is_keyed ? 300 : null
 }
 
 resource "aws_lambda_event_source_mapping" "wakes" {
@@ -116,7 +116,7 @@ resource "aws_lambda_invocation" "sweep" {
   input         = jsonencode({})
   triggers      = { package = filesha256(var.package) }
 
-  depends_on = [aws_dynamodb_table.table]
+  depends_on = [aws_dynamodb_table.table, aws_dynamodb_table.provisioned]
 }
 
 # What activities do in the world is granted by policies of their own.
