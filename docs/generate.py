@@ -49,11 +49,11 @@ from headgate.serve.http.audited_operations import Unaudited
 from headgate.serve.http.operations import Operation, OperationHandler
 from headgate.serve.pipeline_metrics import SERIES
 from headgate.serve.rest.audited_actions import AUDITED
+from headgate.serve.routes import rest_routes
 from headgate.serve.rpc.methods import Method
 from headgate.serve.rpc.statestore.service import statestore_methods
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
-from headgate.serve.server import rest_routes
 from headgate.settings import Settings, describe
 from headgate.store.catalogue.retention import ending_of
 from headgate.store.catalogue.tables import ALL_TABLES

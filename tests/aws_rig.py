@@ -34,7 +34,8 @@ TERRAFORM: Final = ROOT / "deploy" / "terraform"
 PIPELINE_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "functions.json").read_text())
 WORKFLOW_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "workflow_functions.json").read_text())
 FANOUT_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "fanout_functions.json").read_text())
-FUNCTIONS: Final = {**PIPELINE_FUNCTIONS, **WORKFLOW_FUNCTIONS, **FANOUT_FUNCTIONS}
+HTTP_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "http_functions.json").read_text())
+FUNCTIONS: Final = {**PIPELINE_FUNCTIONS, **WORKFLOW_FUNCTIONS, **FANOUT_FUNCTIONS, **HTTP_FUNCTIONS}
 FILTERS: Final[list[dict[str, Any]]] = json.loads((TERRAFORM / "stream_filters.json").read_text())
 # Which function a variable of the machine stands for.
 MACHINE_FUNCTIONS: Final = {

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
+from bench import function_starts
 from headgate.aws import invocation
 from headgate.aws.function_settings import (
     AppSettings,
@@ -80,6 +81,16 @@ def test_functions__as_terraform_makes_them__have_handlers_tables_and_time() -> 
         lifecycle = Lifecycle(is_open=lambda _: True, orchestrate=rig.pipelines.orchestrator, end_job=lambda _: None)
         watchdog = build_watchdog(rig.pipelines, lifecycle)
     assert FUNCTIONS["watchdog"]["timeout_seconds"] >= len(watchdog._checks) * LIMIT_SECONDS
+
+
+@pytest.mark.parametrize("module", sorted({each["handler"].rpartition(".")[0] for each in FUNCTIONS.values()}))
+def test_handlers__of_a_module__load_nothing_of_a_server_that_they_do_not_use(module: str) -> None:
+    function = next(name for name, each in FUNCTIONS.items() if each["handler"].startswith(f"{module}."))
+
+    loaded = function_starts.start(function).modules
+
+    assert loaded & {*function_starts.UNUSED} == set()
+    assert (function_starts.WEB in loaded) == (module == "headgate.aws.http.handlers")
 
 
 def test_calls__that_functions_may_make__are_given_a_resource() -> None:

@@ -26,6 +26,8 @@ class CredentialKind(enum.StrEnum):
     LOCAL = "local"
     API_KEY = "api_key"
     TOKEN = "token"
+    # A request that AWS has authenticated.
+    IAM = "iam"
 
 
 class Principal(Struct, frozen=True):

@@ -83,6 +83,14 @@ class FanoutFunctionSettings(Struct, frozen=True, kw_only=True):
     custom_metrics: str = ""
 
 
+class ApiSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the HTTP functions. Each is an environment variable of the same name in upper case."""
+
+    # The app whose routes are served and whose workflows can be started, as module:name; empty: none.
+    headgate_app: str = ""
+    keys_secret_arn: str = ""
+
+
 def read_function_settings(environ: Mapping[str, str]) -> FunctionSettings:
     """Read the settings from the environment. Raises `SettingsError` with all missing variables."""
     return _read(FunctionSettings, environ)
@@ -96,6 +104,11 @@ def read_app_settings(environ: Mapping[str, str]) -> AppSettings:
 def read_fanout_settings(environ: Mapping[str, str]) -> FanoutFunctionSettings:
     """Read the settings from the environment."""
     return _read(FanoutFunctionSettings, environ)
+
+
+def read_api_settings(environ: Mapping[str, str]) -> ApiSettings:
+    """Read the settings from the environment."""
+    return _read(ApiSettings, environ)
 
 
 def _read(kind: type[S], environ: Mapping[str, str]) -> S:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 import structlog
-from litestar.types import ASGIApp, ControllerRouterHandler
+from litestar.types import ASGIApp
 from msgspec.structs import replace
 
 from headgate.auth.rate_limits import own_limiter
@@ -30,9 +30,7 @@ from headgate.serve.execution_metrics import (
 )
 from headgate.serve.execution_metrics import REFRESHED_EVERY_SECONDS as GAUGES_EVERY_SECONDS
 from headgate.serve.fanout_metrics import FanoutCollector
-from headgate.serve.graphql.routes import graphql_routes
 from headgate.serve.hangup import on_hangup
-from headgate.serve.http.audited_operations import OperationAudit
 from headgate.serve.http.authentication import cached_caller, caller
 from headgate.serve.http.connection.listener import HttpServer
 from headgate.serve.http.connection.tls import Tls
@@ -42,20 +40,13 @@ from headgate.serve.http.limits.connection_limits import raise_descriptor_limit
 from headgate.serve.http.session_cookies import SessionCookies
 from headgate.serve.metrics import CacheCollector, HeartbeatCollector, ServerCollector, SizeCollector
 from headgate.serve.metrics_history import SAMPLE_SECONDS, MetricsHistory
-from headgate.serve.pages.routes import page_routes
-from headgate.serve.pages.sign_in import SignIn
 from headgate.serve.pipeline_metrics import REFRESHED_EVERY_SECONDS, PipelineCollector, read_gauges
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.process import Stop, freeze_heap, loop_factory, set_switch_interval
 from headgate.serve.processes.server_memory import ServerMemory
 from headgate.serve.processes.supervisor import ServingProcesses
-from headgate.serve.rest.audited_actions import AUDITED
-from headgate.serve.rest.health.routes import health_routes
-from headgate.serve.rest.pipelines.alerts import alert_routes
-from headgate.serve.rest.routes import api_routes
-from headgate.serve.rest.server.sessions import session_routes
-from headgate.serve.rest.server.settings import settings_routes
-from headgate.serve.rest.user_routes import AppRoutes, admits_origin, user_routes
+from headgate.serve.rest.user_routes import AppRoutes, admits_origin
+from headgate.serve.routes import http_routes
 from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
 from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection, check_free
 from headgate.serve.rpc.methods import services
@@ -155,56 +146,6 @@ def run(
 def _load_tls(settings: Settings) -> Tls | None:
     cert, key = settings.tls.cert, settings.tls.key
     return None if cert is None or key is None else Tls.load(cert, key)
-
-
-def rest_routes(
-    components: Components,
-    pool: WorkPool,
-    clock: Clock,
-    *,
-    unusable_handlers: Callable[[], Mapping[str, str]] = dict,
-    stopping: Callable[[], bool] = lambda: False,
-) -> list[ControllerRouterHandler]:
-    """Return the routes of every API operation, audited. The options are those of `api_routes`."""
-    pipelines, health = components.pipelines, components.health
-    auditing = OperationAudit(health.actions, AUDITED)
-    kept_seconds = 3600 * components.store.settings.retention.idempotency_hours
-    return [
-        *api_routes(
-            components.service,
-            pool,
-            fanouts=components.fanouts,
-            pipelines=pipelines.service,
-            calendars=pipelines.calendars,
-            check_trait=pipelines.evaluators.check,
-            folder=components.folder,
-            probes=pipelines.probes,
-            unusable_handlers=unusable_handlers,
-            stopping=stopping,
-            auditing=auditing,
-            idempotency_seconds=kept_seconds,
-        ),
-        *alert_routes(
-            pipelines.alerts,
-            pipelines.mutes,
-            pipelines.deliverer,
-            clock,
-            pool,
-            channels=pipelines.channels,
-            inbound=pipelines.inbound_acks,
-            auditing=auditing,
-        ),
-        *health_routes(
-            health,
-            components.keys,
-            pool,
-            checks=None if pipelines.checks is None else pipelines.checks.service,
-            auditing=auditing,
-            idempotency_seconds=kept_seconds,
-        ),
-        *settings_routes(components.store.settings, pool, version=components.version),
-        *session_routes(components.sessions, pool, auditing=auditing),
-    ]
 
 
 class Server:
@@ -482,7 +423,16 @@ class Server:
             allowed_hosts=allowed_host_names(self._settings),
             allowed_origins=self._settings.allowed_origins,
             is_behind_proxy=self._settings.behind_proxy,
-            routes=self._routes(watches, clock),
+            routes=http_routes(
+                components,
+                self._pool,
+                clock,
+                watches=watches,
+                cookies=self._cookies,
+                monitor=self._monitor,
+                apps=self._app_routes,
+                unusable_handlers=self._workers.unusable_handlers,
+            ),
             admits=admits_origin(self._app_routes),
             rpcs=self._rpcs,
             authenticator=components.authenticator,
@@ -490,37 +440,6 @@ class Server:
             limits=self._limits,
             cookies=self._cookies,
         )
-
-    def _routes(self, watches: WatchHub, clock: Clock) -> list[ControllerRouterHandler]:
-        components = self._components
-        health = components.health
-        api = rest_routes(
-            components,
-            self._pool,
-            clock,
-            unusable_handlers=self._workers.unusable_handlers,
-            stopping=self._is_stopping,
-        )
-        return [
-            *api,
-            *graphql_routes(health, self._pool, watches),
-            *page_routes(
-                health,
-                self._pool,
-                watches,
-                api,
-                components.pipelines.service,
-                SignIn(
-                    components.authenticator,
-                    components.sessions,
-                    self._cookies,
-                    oidc=components.oidc,
-                    public_url=self._settings.public_url,
-                ),
-                self._monitor,
-            ),
-            *user_routes(self._app_routes, self._pool),
-        ]
 
     def _is_stopping(self) -> bool:
         return self._probes.phase is Phase.DRAINING

@@ -33,14 +33,15 @@ from headgate.pipelines.lifecycle.starter import FILE
 # What only a server, or the command line, needs.
 LEFT_OUT: Final = frozenset(
     {
-        "graphql-core",
         "grpcio",
         "grpcio-health-checking",
         "grpcio-reflection",
+        "faker",
         "httptools",
-        "jinja2",
-        "litestar",
-        "strawberry-graphql",
+        "polyfactory",
+        "pygments",
+        "rich",
+        "rich-click",
         "typer",
         "uvicorn",
         "uvloop",
@@ -144,6 +145,10 @@ def files(
             if ".." not in path.parts and path.suffix != ".pyc":
                 found[str(path)] = Path(str(file.locate()))
     found |= _tree(Path(headgate.__file__).parent, "headgate")
+    # The version of Headgate, which the functions state.
+    for file in metadata.distribution("headgate").files or []:
+        if file.name == "METADATA":
+            found[str(file)] = Path(str(file.locate()))
     if f"headgate/pipelines/{FILE}" not in found:
         # In a checkout the file is where Terraform reads it.
         found[f"headgate/pipelines/{FILE}"] = Path(headgate.__file__).parents[2] / "deploy" / FILE

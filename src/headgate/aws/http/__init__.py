@@ -1,0 +1,1 @@
+"""HTTP functions: the HTTP application behind API Gateway."""

@@ -1,0 +1,235 @@
+"""HTTP functions: requests through API Gateway, answered by functions that run from the files of the package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from headgate.auth.principals import LOCAL
+from headgate.auth.roles import Role
+from headgate.aws.function_settings import read_settings
+from headgate.bootstrap.health import open_health, open_keys
+from headgate.bootstrap.store import KEYS, AppService, create_dynamodb_tables, open_cache, open_store
+from headgate.clock import SystemClock
+from headgate.durable.sdk.app import App
+from headgate.store.keyring import Keyring
+from tests.aws_rig import HTTP_FUNCTIONS, TABLE_PREFIX, is_granted, sign_in
+from tests.ministack import REGION, aws_session
+from tests.packaged_function import make_packaged_function, unpack
+
+SHOP = """
+import headgate as hg
+
+app = hg.App("shop")
+
+
+@app.workflow
+async def fulfil(order: str) -> str:
+    return await pack(order)
+
+
+@app.activity
+def pack(order: str) -> str:
+    return order
+
+
+@app.post("/orders/{order}")
+def place(request: hg.Request) -> dict[str, str]:
+    order = request.path_params["order"]
+    return {"id": fulfil.start(order, id=f"order-{order}").id}
+
+
+@app.get("/picture")
+def picture(request: hg.Request) -> hg.Response:
+    return hg.Response(200, bytes(range(256)), headers={"content-type": "image/png"})
+
+
+@app.post("/echo")
+def echo(request: hg.Request) -> hg.Response:
+    return hg.Response(200, request.body, headers={"content-type": "application/octet-stream"})
+"""
+# The account of requests without credentials, in MiniStack. No other test uses it.
+DEFAULT_ACCOUNT = "000000000000"
+CLOCK = SystemClock()
+
+
+class Gateway:
+    """The two HTTP APIs of one account, and an API key of the store behind them."""
+
+    def __init__(self, endpoint: str, folder: Path) -> None:
+        self.account = DEFAULT_ACCOUNT
+        self.endpoint = endpoint
+        self.notes = {name: folder / f"{name}.jsonl" for name in HTTP_FUNCTIONS}
+        self._session: Any = aws_session(self.account)
+        self._folder = folder
+        self._environ: dict[str, str] = {}
+        self.urls: dict[str, str] = {}
+        self.key = ""
+
+    def open(self) -> None:
+        folder, clients = self._folder, self._session.client
+        clients("s3", endpoint_url=self.endpoint).create_bucket(Bucket=f"http-{self.account}")
+        Keyring.open(folder / KEYS, CLOCK)
+        keys = clients("secretsmanager", endpoint_url=self.endpoint).create_secret(
+            Name="keys", SecretString=(folder / KEYS).read_text()
+        )
+        self._environ = {
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": self.account,
+            "AWS_SECRET_ACCESS_KEY": "-",
+            "HEADGATE_STORE_AWS_ENDPOINT_URL": self.endpoint,
+            "HEADGATE_STORE_BLOB_BUCKET": f"http-{self.account}",
+            "HEADGATE_STORE_TABLE_PREFIX": TABLE_PREFIX,
+            "HEADGATE_PUBLIC_URL": "https://shop.example",
+            "HEADGATE_APP": "shop:app",
+            "KEYS_SECRET_ARN": keys["ARN"],
+        }
+        settings = read_settings({**self._environ, "HEADGATE_HOME": str(folder)})
+        create_dynamodb_tables(settings, CLOCK)
+        opened = open_store(settings, CLOCK)
+        cache = open_cache(settings, CLOCK)
+        health = open_health(opened, cache, CLOCK, AppService(App("any"), opened, CLOCK))
+        self.key = open_keys(opened, CLOCK, health).issue("ana", [Role.OPERATOR], issuer=LOCAL).key.reveal()
+        health.close()
+        cache.close()
+        opened.store.close()
+        task = folder / "task"
+        task.mkdir()
+        unpack(task, {"shop.py": SHOP})
+        for name, function in HTTP_FUNCTIONS.items():
+            environ = self._environ | {"HEADGATE_HOME": str(folder / name)}
+            arn = make_packaged_function(
+                clients("lambda", endpoint_url=self.endpoint),
+                f"arn:aws:iam::{self.account}:role/any",
+                name,
+                function["handler"],
+                task,
+                self.notes[name],
+                environ,
+            )
+            self.urls[name] = self._api(name, arn, "AWS_IAM" if name == "internal-api" else "NONE")
+
+    def _api(self, name: str, arn: str, authorization: str) -> str:
+        client = self._session.client("apigatewayv2", endpoint_url=self.endpoint)
+        api = client.create_api(Name=name, ProtocolType="HTTP")["ApiId"]
+        integration = client.create_integration(
+            ApiId=api, IntegrationType="AWS_PROXY", IntegrationUri=arn, PayloadFormatVersion="2.0"
+        )["IntegrationId"]
+        client.create_route(
+            ApiId=api, RouteKey="$default", Target=f"integrations/{integration}", AuthorizationType=authorization
+        )
+        client.create_stage(ApiId=api, StageName="$default", AutoDeploy=True)
+        return f"{self.endpoint}/_aws/execute-api/{api}/$default"
+
+    def call(self, method: str, path: str, *, has_key: bool = True, **more: Any) -> httpx.Response:
+        headers = {**({"authorization": f"Bearer {self.key}"} if has_key else {}), **more.pop("headers", {})}
+        return httpx.request(method, self.urls["api"] + path, headers=headers, timeout=60, **more)
+
+    def call_internal(self, method: str, path: str, body: object = None) -> httpx.Response:
+        """Call the durable API with a signature of the account."""
+        content = b"" if body is None else json.dumps(body).encode()
+        url = self.urls["internal-api"] + path
+        request = AWSRequest(method, url, data=content, headers={"content-type": "application/json"})
+        SigV4Auth(Credentials(self.account, "-"), "execute-api", REGION).add_auth(request)
+        return httpx.request(method, url, content=content, headers=dict(request.headers), timeout=60)
+
+    def noted(self, name: str) -> list[list[Any]]:
+        return [json.loads(line) for line in self.notes[name].read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def gateway(ministack: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with pytest.MonkeyPatch.context() as patch:
+        gateway = Gateway(ministack, tmp_path_factory.mktemp("http"))
+        sign_in(patch, gateway.account)
+        gateway.open()
+        yield gateway
+
+
+def test_api__without_a_key__is_refused_with_a_problem(gateway: Gateway) -> None:
+    answer = gateway.call("GET", "/api/v1/executions", has_key=False)
+
+    assert answer.status_code == 401, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "unauthenticated"
+
+
+def test_api__rest_graphql_pages_and_routes_of_the_app__are_served(gateway: Gateway) -> None:
+    placed = gateway.call("POST", "/orders/7")
+    shown = gateway.call("GET", "/api/v1/executions/order-7")
+    asked = gateway.call("POST", "/graphql", json={"query": "{ __typename }"})
+    page = gateway.call("GET", "/ui/executions", headers={"accept": "text/html"})
+
+    assert (placed.status_code, placed.json()) == (200, {"id": "order-7"})
+    assert shown.json()["workflow"] == "fulfil"
+    assert asked.json() == {"data": {"__typename": "Query"}}
+    assert page.status_code == 200
+    assert "order-7" in page.text
+
+
+def test_api__bytes_both_ways__arrive_unchanged(gateway: Gateway) -> None:
+    content = bytes(reversed(range(256)))
+
+    assert gateway.call("GET", "/picture").content == bytes(range(256))
+    assert gateway.call("POST", "/echo", content=content).content == content
+
+
+def test_api__a_browser_signs_in__has_a_cookie_that_is_read_again(gateway: Gateway) -> None:
+    signed_in = gateway.call(
+        "POST", "/ui/sign-in", has_key=False, data={"key": gateway.key}, headers={"accept": "text/html"}
+    )
+    cookie = signed_in.headers["set-cookie"].partition(";")[0]
+
+    page = gateway.call("GET", "/ui/executions", has_key=False, headers={"accept": "text/html", "cookie": cookie})
+
+    assert signed_in.status_code == 303
+    assert cookie.startswith("__Host-headgate-session=")
+    assert page.status_code == 200
+
+
+def test_api__a_stream_of_events__ends_and_says_when_to_connect_again(gateway: Gateway) -> None:
+    answer = gateway.call("GET", "/ui/changes")
+
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert "event: ready" in answer.text
+    assert answer.text.endswith("retry: 5000\n\n")
+
+
+def test_internal_api__signed__starts_and_shows_an_execution(gateway: Gateway) -> None:
+    started = gateway.call_internal("POST", "/api/v1/executions", {"workflow": "fulfil", "input": "8", "id": "order-8"})
+    shown = gateway.call_internal("GET", "/api/v1/executions/order-8")
+    emitted = gateway.call_internal("POST", "/api/v1/events", {"type": "order.paid", "data": {"id": 8}})
+
+    assert started.status_code == 201, started.text
+    assert shown.json()["workflow"] == "fulfil"
+    assert emitted.status_code == 202, emitted.text
+    # What is served elsewhere is not served here.
+    assert gateway.call_internal("GET", "/api/v1/pipelines").status_code == 404
+
+
+def test_internal_api__not_signed__is_refused(gateway: Gateway) -> None:
+    answer = httpx.get(gateway.urls["internal-api"] + "/api/v1/executions", timeout=60)
+
+    assert answer.status_code in (401, 403), answer.text
+
+
+def test_functions__in_all_tests_before__asked_for_no_more_than_terraform_grants(gateway: Gateway) -> None:
+    for name, function in HTTP_FUNCTIONS.items():
+        asked = {
+            (service, operation, table.removeprefix(TABLE_PREFIX))
+            for service, operation, tables in gateway.noted(name)
+            if service != "modules"
+            for table in tables or [""]
+        }
+        assert asked, name
+        # The keyring and the payloads, which every function reads.
+        asked -= {("secretsmanager", "GetSecretValue", "")}
+        assert {each for each in asked if not is_granted(function, *each)} == set(), name
