@@ -130,7 +130,12 @@ def test_refusal__of_a_transient_error__has_retry_after() -> None:
 
 
 def test_iam_caller__not_verified_by_the_gateway__is_refused() -> None:
-    for event in ({}, {"requestContext": {}}, {"requestContext": {"authorizer": {"jwt": {"claims": {}}}}}):
+    unverified: list[dict[str, Any]] = [
+        {},
+        {"requestContext": {}},
+        {"requestContext": {"authorizer": {"jwt": {"claims": {}}}}},
+    ]
+    for event in unverified:
         with pytest.raises(UnauthenticatedError, match="AWS_IAM"):
             iam_caller(event)
 
