@@ -11,7 +11,7 @@ from airflow.exceptions import AirflowFailException
 from openlineage.client.event_v2 import Dataset
 
 from headgate_airflow.operators import GateOperator
-from headgate_airflow.reports import run_reports
+from headgate_airflow.reports import report_failed_task, run_reports
 from headgate_airflow.sensors import GateSensor
 
 try:
@@ -40,7 +40,7 @@ def write_lake() -> None:
         raise AirflowFailException("lake: the bucket is read-only")
 
 
-with DAG("shop", schedule=None):
+with DAG("shop", schedule=None, on_failure_callback=report_failed_task):
     (
         GateSensor(task_id="wait", datasets=[RAW], poke_interval=2, timeout=120)
         >> PythonOperator(task_id="load", python_callable=load, **RETRY, **run_reports(inputs=[RAW], outputs=[ORDERS]))
@@ -60,7 +60,7 @@ with DAG("held", schedule=None):
     GateSensor(task_id="deferred_ends", datasets=[ORDERS], poke_interval=1, timeout=3, deferrable=True)
     GateSensor(task_id="soft_fail", datasets=[ORDERS], poke_interval=1, timeout=3, deferrable=True, soft_fail=True)
 
-with DAG("killed", schedule=None):
+with DAG("killed", schedule=None, on_failure_callback=report_failed_task):
     PythonOperator(
         task_id="load",
         python_callable=lambda: os.kill(os.getpid(), signal.SIGKILL),

@@ -75,7 +75,8 @@ class FailOn(StrEnum):
 FAILING: Final[Mapping[FailOn, frozenset[str]]] = {
     FailOn.WARN: frozenset({"warn", "unknown", "block"}),
     FailOn.UNKNOWN: frozenset({"unknown", "block"}),
-    FailOn.HOLD: frozenset({"block"}),
+    # What a pipeline with a rule on the dataset waits for.
+    FailOn.HOLD: frozenset({"unknown", "block"}),
     FailOn.BLOCK: frozenset({"block"}),
 }
 
@@ -121,7 +122,7 @@ def check(
     fail_on: Annotated[
         FailOn | None,
         typer.Option(
-            help="Exit with 1 for this ruling or a worse one, and otherwise with 0: for CI. Hold means block."
+            help="Exit with 1 for this ruling or a worse one, and otherwise with 0: for CI. Hold: block or unknown."
         ),
     ] = None,
     as_json: Json = False,
