@@ -112,6 +112,7 @@ docs: $(STAMP)  ## generate docs/reference from the code
 	$(BIN)/python docs/pipeline_cases.py
 	$(BIN)/python -m tests.asl_peers
 	$(BIN)/python -m tests.sync_client
+	$(BIN)/python deploy/dashboards.py
 
 screenshots: $(STAMP)  ## take the screenshots of docs/images from the shop of the browser tests
 	$(BIN)/python -m tests.acceptance.browser.screenshots

@@ -47,6 +47,8 @@ from headgate.serve.fanout_metrics import SERIES as FANOUT_SERIES
 from headgate.serve.graphql.schema import RULES
 from headgate.serve.http.audited_operations import Unaudited
 from headgate.serve.http.operations import Operation, OperationHandler
+from headgate.serve.incident_metrics import INCIDENTS_EVERY_SECONDS
+from headgate.serve.incident_metrics import SERIES as INCIDENT_SERIES
 from headgate.serve.pipeline_metrics import SERIES
 from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.routes import rest_routes
@@ -213,6 +215,12 @@ def metrics_page() -> str:
             "`deploy/prometheus/fanout-rules.yml`. No label is the id of a fan-out: `headgate fanout ls` lists them.",
             "",
             *_series_rows(FANOUT_SERIES),
+            "",
+            "## Incidents",
+            "",
+            f"Counted every {INCIDENTS_EVERY_SECONDS:.0f} seconds; the same on every server of a store.",
+            "",
+            *_series_rows(INCIDENT_SERIES),
             "",
             "## Executions, turns and activities",
             "",

@@ -38,6 +38,7 @@ from headgate.serve.http.limits.caller_limits import CallerLimits
 from headgate.serve.http.limits.client_address import ClientAddresses
 from headgate.serve.http.limits.connection_limits import raise_descriptor_limit
 from headgate.serve.http.session_cookies import SessionCookies
+from headgate.serve.incident_metrics import INCIDENTS_EVERY_SECONDS, IncidentCollector
 from headgate.serve.metrics import CacheCollector, HeartbeatCollector, ServerCollector, SizeCollector
 from headgate.serve.metrics_history import SAMPLE_SECONDS, MetricsHistory
 from headgate.serve.pipeline_metrics import REFRESHED_EVERY_SECONDS, PipelineCollector, read_gauges
@@ -217,6 +218,10 @@ class Server:
         self._sweepers.append(
             Sweeper("fan-out gauges", lambda _limit: fanouts.refresh(), interval_seconds=GAUGES_EVERY_SECONDS)
         )
+        incidents = IncidentCollector(components.health.incident_listing.counts)
+        self._sweepers.append(
+            Sweeper("incident gauges", lambda _limit: incidents.refresh(), interval_seconds=INCIDENTS_EVERY_SECONDS)
+        )
         self._probes = ServerProbes(
             version=version,
             store=components.store.store,
@@ -248,6 +253,7 @@ class Server:
         components.metrics.registry.register(runs)
         components.metrics.registry.register(pending)
         components.metrics.registry.register(fanouts)
+        components.metrics.registry.register(incidents)
         if components.service.meters is not None:
             reading, status = components.service.meters.reading, components.service.worker_status
             components.metrics.registry.register(WorkerCollector(reading, status))
