@@ -143,6 +143,7 @@ lock: $(STAMP)  ## resolve the dependencies again
 	$(PIP) install pip-tools
 	$(BIN)/pip-compile -q --all-extras --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --upgrade -o requirements.lock pyproject.toml
+	$(BIN)/python deploy/container/lock.py
 
 clean:
 	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot $(DBT) $(DBT).boot $(AIRFLOW) $(AIRFLOW:%=%.boot) .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

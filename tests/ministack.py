@@ -42,7 +42,8 @@ class Ministack(Emulator):
     """MiniStack, from the environment the tests run in. It keeps its state and its log in one folder."""
 
     @classmethod
-    def start(cls, folder: Path) -> Ministack:
+    def start(cls, folder: Path, *, has_iam: bool = False) -> Ministack:
+        """Start it. With `has_iam` it refuses what no policy allows; the access key `test` may do anything."""
         program = Path(sys.executable).parent / "ministack"
 
         def command(port: int) -> tuple[list[str], dict[str, str]]:
@@ -56,6 +57,7 @@ class Ministack(Emulator):
                 "LOG_LEVEL": "WARNING",
                 # It would listen on every address, whatever BIND_HOST says.
                 "IOT_MTLS_ENABLED": "0",
+                "AUTH": "true" if has_iam else "false",
             }
 
         return cls(*_started(command, folder / "ministack.log", "/_ministack/health"))

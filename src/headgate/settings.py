@@ -1005,10 +1005,13 @@ def _check_together(settings: Settings) -> None:
     """Refuse combinations of settings that contradict each other."""
     store = settings.store
     if (store.backend == "dynamodb" or store.blob_bucket) and not store.aws_region:
-        raise SettingsError("store.aws_region: DynamoDB and S3 need a region; set it, for instance to eu-west-1")
+        raise SettingsError(
+            "store.aws_region: DynamoDB and S3 need a region; set it, for instance HEADGATE_STORE_AWS_REGION=eu-west-1"
+        )
     if store.backend == "dynamodb" and not store.blob_bucket:
         raise SettingsError(
-            "store.blob_bucket: with DynamoDB, large payloads need storage that all processes share; set an S3 bucket"
+            "store.blob_bucket: with DynamoDB, large payloads need storage that all processes share; set an S3 bucket, "
+            "for instance HEADGATE_STORE_BLOB_BUCKET=acme-headgate-blobs"
         )
     for key, address in (("http", settings.http), ("grpc", settings.grpc)):
         _check_exposure(settings, key, address)

@@ -70,12 +70,31 @@ def test_aws__tables_missing_then_created__doctor_says_so_and_up_serves(
     assert any("table here-headgate-pipelines" in finding["fact"] for finding in missing)
     assert after.returncode == 0, after.stdout
 
-    with Server(tmp_path, **environ) as server:
+    # The flag says what the variable says.
+    flagged = {name: value for name, value in environ.items() if name != "HEADGATE_STORE_BACKEND"}
+    with Server(tmp_path, "--store", "dynamodb", **flagged) as server:
         deep = httpx.get(f"{server.url}/health/deep", timeout=30)
         server.signal(signal.SIGTERM)
         assert server.exit_code() == 0
     assert deep.status_code == 200, deep.text
     assert not (tmp_path / ".headgate" / "headgate.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "environ", "said"),
+    [
+        (["up"], {}, "set it, for instance HEADGATE_STORE_AWS_REGION=eu-west-1"),
+        (["worker", "--app", "orders:app"], {}, "set it, for instance HEADGATE_STORE_AWS_REGION=eu-west-1"),
+        (["up"], {"HEADGATE_STORE_AWS_REGION": REGION}, "for instance HEADGATE_STORE_BLOB_BUCKET="),
+    ],
+)
+def test_store__dynamodb_without_what_it_needs__is_refused_with_the_variable_to_set(
+    tmp_path: Path, command: list[str], environ: dict[str, str], said: str
+) -> None:
+    ended = run(*command, "--store", "dynamodb", folder=tmp_path, **environ)
+
+    assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
+    assert not (tmp_path / ".headgate").exists()
 
 
 def test_aws__large_attribute__spills_into_the_bucket(tmp_path: Path, environ: dict[str, str], endpoint: str) -> None:

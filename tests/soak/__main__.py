@@ -2,6 +2,7 @@
 
 python -m tests.soak                      all parts at full length, about three hours
 python -m tests.soak crashes --kills 50   one part, shorter
+python -m tests.soak containers           as root, on Debian: the steps of the Dockerfile, and the image's programs
 python -m tests.soak collections          state machines of the folder that HEADGATE_SOAK_COLLECTIONS names
 """
 
@@ -22,6 +23,7 @@ from tests.soak import (
     attacks,
     collections,
     commands,
+    containers,
     crashes,
     fits,
     handovers,
@@ -46,6 +48,7 @@ PARTS: Final = (
     "overload",
     "memory",
     "airflow",
+    "containers",
     "collections",
 )
 _HEAD: Final = ("| Measured | Result |", "|---|---|")
@@ -106,6 +109,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "overload": overload.run,
             "airflow": lambda: airflow.run(Path(folder)),
             "collections": collections.run,
+            "containers": lambda: containers.run(Path(folder)),
             "memory": lambda: memory.run(Path(folder), 60 * chosen.memory_minutes),
         }
         return runs[part]()

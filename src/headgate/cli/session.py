@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -26,6 +27,23 @@ Build = Annotated[
         "--build",
         metavar="ID",
         help="Build id of the app's code. [default: digest of its source files]",
+        show_default=False,
+    ),
+]
+
+
+class StoreBackend(enum.StrEnum):
+    """The values of `--store`."""
+
+    SQLITE = "sqlite"
+    DYNAMODB = "dynamodb"
+
+
+Store = Annotated[
+    StoreBackend | None,
+    typer.Option(
+        "--store",
+        help="Store with all state. DynamoDB needs store.aws_region and store.blob_bucket. [default: sqlite]",
         show_default=False,
     ),
 ]

@@ -12,7 +12,7 @@ from headgate.cli.commands import Answer, calls_server, command_group, server_co
 from headgate.cli.help import HelpGroup
 from headgate.cli.options import Resources
 from headgate.cli.output import short, show_facts, show_table
-from headgate.cli.session import Build, Config, Home, session_of
+from headgate.cli.session import Build, Config, Home, Store, session_of
 from headgate.errors import NotFoundError
 
 
@@ -95,6 +95,7 @@ def run_worker(  # noqa: PLR0913 - each is an option of the command
         typer.Option("--app", metavar="MODULE:APP", help="App whose workflows and activities to run. Repeatable."),
     ],
     home: Home = None,
+    store: Store = None,
     config: Config = None,
     queue: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Activity queue to serve. Repeatable. [default: default]")
@@ -129,6 +130,7 @@ def run_worker(  # noqa: PLR0913 - each is an option of the command
 
     flags = {
         "build": build,
+        "store.backend": None if store is None else store.value,
         "worker.threads_max": threads,
         "worker.async_max": async_slots,
         "worker.isolated_max": isolated,

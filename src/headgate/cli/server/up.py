@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from headgate.cli.options import Resources
-from headgate.cli.session import Build, Config, Home, session_of
+from headgate.cli.session import Build, Config, Home, Store, session_of
 
 
 def up(  # noqa: PLR0913 - each is an option
     context: typer.Context,
     home: Home = None,
+    store: Store = None,
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="HTTP address. [default: 127.0.0.1:8400]")
     ] = None,
@@ -62,6 +63,7 @@ def up(  # noqa: PLR0913 - each is an option
 
     flags = {
         "build": build,
+        "store.backend": None if store is None else store.value,
         "tls.cert": tls_cert,
         "tls.key": tls_key,
         "pipelines.folder": pipelines,
