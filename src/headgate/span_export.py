@@ -41,6 +41,12 @@ class SpanRecord(Struct, frozen=True):
     attributes: Mapping[str, Attribute]
     is_error: bool = False
     links: Sequence[str] = ()
+    # Further attributes, as names and texts by turns. They are encoded once for all spans that have the same.
+    labels: tuple[str, ...] = ()
+
+    def all_attributes(self) -> dict[str, Attribute]:
+        """Return the labels and the attributes."""
+        return {**dict(zip(self.labels[::2], self.labels[1::2], strict=True)), **self.attributes}
 
 
 class SpanExport:
@@ -115,7 +121,7 @@ def encode(records: Sequence[SpanRecord], service_name: str, pause: Callable[[],
     scope = _block(0x0A, _block(0x0A, b"headgate"))
     portions: list[bytes] = []
     for start in range(0, len(records), _PORTION):
-        portions.append(b"".join([_block(0x12, _span(record)) for record in records[start : start + _PORTION]]))
+        portions.append(b"".join([_span(record) for record in records[start : start + _PORTION]]))
         pause()
     spans = b"".join(portions)
     resource = _block(0x0A, _block(0x0A, _key_value("service.name", service_name)))
@@ -123,19 +129,20 @@ def encode(records: Sequence[SpanRecord], service_name: str, pause: Callable[[],
 
 
 def _span(record: SpanRecord) -> bytes:
+    """Return a span as a field of its scope."""
     context = record.context
     # Ids with their tags, in one conversion.
     above = f"2208{record.parent[36:52]}" if record.parent else ""
     parts = [
         bytes.fromhex(f"0a10{context[3:35]}1208{context[36:52]}{above}"),
-        _name_and_kind(record.name),
+        _head(record.name, record.labels),
         _times.pack(0x39, record.start_ns, 0x41, max(record.start_ns, record.end_ns)),
     ]
     for name, value in record.attributes.items():
-        if type(value) is str:
-            parts.append(_text_attribute(name, value))
-        elif type(value) is int and 0 <= value < 0x80:
-            parts.append(b"%b\x12\x02\x18%c" % (_small_key(name), value))
+        if type(value) is int and 0 <= value < 0x80:
+            parts.append(b"%b\x12\x02\x18%c" % (_small_key(name, 4), value))
+        elif type(value) is int and 0 <= value < 0x4000:
+            parts.append(b"%b\x12\x03\x18%c%c" % (_small_key(name, 5), value & 0x7F | 0x80, value >> 7))
         else:
             parts.append(_block(0x4A, _key_value(name, value)))
     if record.links:
@@ -144,25 +151,24 @@ def _span(record: SpanRecord) -> bytes:
         )
     if record.is_error:
         parts.append(_ERROR)
-    return b"".join(parts)
-
-
-@lru_cache(maxsize=256)
-def _name_and_kind(name: str) -> bytes:
-    return _block(0x2A, name.encode()) + _KIND_INTERNAL
+    span = b"".join(parts)
+    size = len(span)
+    # As `_block` does for the size of nearly all spans.
+    return b"\x12%c%c%b" % (size & 0x7F | 0x80, size >> 7, span) if 0x80 <= size < 0x4000 else _block(0x12, span)
 
 
 @lru_cache(maxsize=4096)
-def _text_attribute(name: str, value: str) -> bytes:
-    # Names of workflows and activities, and ids of executions, are those of many spans.
-    return _block(0x4A, _key_value(name, value))
+def _head(name: str, labels: tuple[str, ...]) -> bytes:
+    """Return the name, the kind and the labels of a span."""
+    texts = [_block(0x4A, _key_value(*each)) for each in zip(labels[::2], labels[1::2], strict=True)]
+    return b"".join((_block(0x2A, name.encode()), _KIND_INTERNAL, *texts))
 
 
 @lru_cache(maxsize=256)
-def _small_key(name: str) -> bytes:
-    """Return the begin of an attribute whose value is a number of one byte."""
+def _small_key(name: str, value_bytes: int) -> bytes:
+    """Return the begin of an attribute whose value, with its tags, has so many bytes."""
     key = _key(name)
-    return bytes((0x4A, len(key) + 4)) + key
+    return bytes((0x4A, len(key) + value_bytes)) + key
 
 
 @lru_cache(maxsize=256)

@@ -400,7 +400,7 @@ def _end_in_sdk(provider: TracerProvider, record: SpanRecord) -> None:
             context=_span_context(record.context),
             parent=_span_context(record.parent) if record.parent else None,
             resource=provider.resource,
-            attributes=record.attributes,
+            attributes=record.all_attributes(),
             links=[Link(_span_context(link)) for link in record.links],
             status=Status(StatusCode.ERROR if record.is_error else StatusCode.UNSET),
             start_time=record.start_ns,

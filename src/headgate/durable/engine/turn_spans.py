@@ -7,6 +7,7 @@ a trace with its next turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +18,9 @@ from headgate.durable.model.history import Started
 from headgate.durable.model.records import Execution
 from headgate.span_export import Attribute, SpanRecord
 from headgate.telemetry import Tracing
+
+EXECUTION_ID: Final = "headgate.execution_id"
+WORKFLOW: Final = "headgate.workflow"
 
 
 class TurnSpan(Struct, frozen=True):
@@ -49,29 +53,27 @@ class TurnSpans:
         """Record the span of a turn that is committed."""
         row = turn.execution
         is_closed = row.status.is_closed
-        attributes: dict[str, Attribute] = {
-            "headgate.execution_id": row.execution_id,
-            "headgate.workflow": row.workflow,
-            "headgate.turn": row.turn if turn.turn is not None else row.turn + 1,
-        }
+        attributes: dict[str, Attribute] = {"headgate.turn": row.turn if turn.turn is not None else row.turn + 1}
         if is_closed:
             attributes["headgate.status"] = row.status.value
         if span.error:
             attributes["error.type"] = span.error
         is_error = bool(span.error) or (is_closed and row.error is not None)
         ends_ns = self._now_ns()
+        labels = (EXECUTION_ID, row.execution_id, WORKFLOW, row.workflow)
         self._tracing.finish(
             SpanRecord(
-                "execution.turn", span.context, span.parent, span.start_ns, ends_ns, attributes, is_error, span.links
+                "execution.turn", span.context, span.parent, span.start_ns, ends_ns, attributes, is_error, span.links,
+                labels,
             )
-        )
+        )  # fmt: skip
 
     def _start(self, row: Execution, sources: Sequence[Source], now_ns: int) -> str:
         context = self._tracing.child_of("")
         stored_ms = min((each.at_ms for each in sources if each.at_ms), default=0)
-        attributes = {"headgate.execution_id": row.execution_id, "headgate.workflow": row.workflow}
+        labels = (EXECUTION_ID, row.execution_id, WORKFLOW, row.workflow)
         start_ns = stored_ms * 1_000_000 or now_ns
-        self._tracing.finish(SpanRecord("execution.start", context, "", start_ns, now_ns, attributes))
+        self._tracing.finish(SpanRecord("execution.start", context, "", start_ns, now_ns, {}, labels=labels))
         return context
 
     def _now_ns(self) -> int:

@@ -28,6 +28,7 @@ from headgate.durable.engine.engine import Engine
 from headgate.durable.engine.function_apps import FunctionApps
 from headgate.durable.engine.membership import MEMBER, Fleet
 from headgate.durable.engine.ready_queue import ReadyList
+from headgate.durable.engine.turn_spans import EXECUTION_ID
 from headgate.durable.model.activity_tokens import sign_token
 from headgate.durable.model.archive import Archiver
 from headgate.durable.model.declarations import pinned_workflows
@@ -594,9 +595,10 @@ class Worker:
 
     def _end_span(self, tracing: Tracing, running: RunningAttempt, result: AttemptResult | None) -> None:
         activity, context = running.activity, running.context.traceparent
-        attributes: dict[str, Attribute] = {"headgate.activity": activity.name, "headgate.attempt": activity.attempt}
+        attributes: dict[str, Attribute] = {"headgate.attempt": activity.attempt}
+        labels: tuple[str, ...] = ("headgate.activity", activity.name)
         if activity.execution_id:
-            attributes["headgate.execution_id"] = activity.execution_id
+            labels = (*labels, EXECUTION_ID, activity.execution_id)
         error = None if result is None else result.error
         if error is not None:
             attributes["error.type"] = error.type
@@ -604,7 +606,8 @@ class Worker:
         name = "activity.run" if activity.subscription is None else "event.deliver"
         is_error = error is not None
         parent = activity.traceparent
-        tracing.finish(SpanRecord(name, context, parent, running.began_ns, ends_ns, attributes, is_error))
+        began_ns = running.began_ns
+        tracing.finish(SpanRecord(name, context, parent, began_ns, ends_ns, attributes, is_error, labels=labels))
 
     def _heartbeat(self, context: ActivityContext, details: Raw | None) -> None:
         running = self.running.get(context.row_id)
