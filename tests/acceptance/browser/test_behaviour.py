@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from tests.acceptance.browser.history import RAW
 from tests.acceptance.browser.person import Person
-from tests.acceptance.browser.world import PAYMENTS_MACHINE, RETRIED, World
+from tests.acceptance.browser.world import FAILED, PAYMENTS_MACHINE, RETRIED, STUCK, World
 
 # Promised within one second; a loaded machine takes longer.
 LIVE_SECONDS_MAX = 15.0
@@ -171,3 +171,18 @@ def test_machine_execution__task_is_tried_again_later__shows_the_traceback_and_t
 
     expect(page.locator("#waits")).to_contain_text("timer due in")
     expect(page.locator("#failed-attempts pre.traceback").first).to_contain_text("in read_prices")
+    expect(page.get_by_text("None yet.")).to_be_visible()
+
+
+def test_execution__failed__says_that_there_is_no_result(person: Person) -> None:
+    page = person.open(f"/ui/executions/{FAILED}")
+
+    expect(page.get_by_text("None: it ended without one.")).to_be_visible()
+    expect(page.locator("pre.traceback").first).to_contain_text("in price_import")
+
+
+def test_execution__stuck_in_its_first_turn__says_that_there_is_no_history_yet(person: Person) -> None:
+    page = person.open(f"/ui/executions/{STUCK}")
+
+    expect(page.get_by_text("No turn is recorded yet")).to_be_visible()
+    expect(page.locator("pre.traceback").first).to_contain_text("in audit_ledger")

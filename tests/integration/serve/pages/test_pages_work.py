@@ -112,6 +112,7 @@ def test_execution__open__can_be_sent_a_signal_and_cancelled(site: Site) -> None
     assert "approval" in text_of(page)
     assert "headgate execution replay order-7" in text_of(page)
     assert {"Send a signal", "Cancel", "Terminate"} == set(actions)
+    assert "None yet." in text_of(page)
     signal = actions["Send a signal"]
     done(site.post(f"{ORIGIN}{signal['path']}", {"name": "approved", "payload": True}), 202)
     done(site.post(f"{ORIGIN}{actions['Cancel']['path']}", {"reason": "wrong order"}), 202)
