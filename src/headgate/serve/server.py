@@ -286,7 +286,8 @@ class Server:
         self._recovery.start()
         self._components.intake.start()
         if self._processes is not None:
-            self._processes.start(self._app, listening=self._http.fileno(), http=self._http.address, grpc=grpc.address)
+            relayed = self._http.shedder.admitting(self._app)
+            self._processes.start(relayed, listening=self._http.fileno(), http=self._http.address, grpc=grpc.address)
             if await self._processes.wait_ready(lambda: stop.requested):
                 self._processes.serve()
             elif not stop.requested:

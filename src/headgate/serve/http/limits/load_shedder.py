@@ -194,6 +194,25 @@ class LoadShedder(Collector):
 
         return run
 
+    def admitting(self, app: ASGIApp) -> ASGIApp:
+        """Return the application for requests that a connection of another process has read.
+
+        They are refused and counted as those of the connections here.
+        """
+        counted = self.counted(app)
+
+        async def run(scope: Scope, receive: Receive, send: Send) -> None:
+            priority = priority_of(scope["raw_path"])
+            if self.accepts(priority, self._now(), is_task=True):
+                await counted(scope, receive, send)
+                return
+            self.count(priority)
+            await asyncio.sleep(HOLD_SECONDS)
+            await send({"type": "http.response.start", "status": OVERLOADED.status, "headers": _OVERLOADED_HEADERS})
+            await send({"type": "http.response.body", "body": OVERLOADED.content, "more_body": False})
+
+        return run
+
     def collect(self) -> Iterator[Metric]:
         """Yield the metric of refused requests."""
         shed = CounterMetricFamily(
@@ -225,15 +244,11 @@ class LoadShedder(Collector):
         return end
 
 
-def _overloaded() -> FullResponse:
-    content = msgspec.json.encode(Problem.of(503, "server_busy", _DETAIL))
-    pairs = {
-        "content-type": MEDIA_TYPE,
-        "content-length": str(len(content)),
-        "retry-after": str(RETRY_AFTER_SECONDS),
-        "x-content-type-options": "nosniff",
-    }
-    return FullResponse(503, head_of([(name.encode(), value.encode()) for name, value in pairs.items()]), content)
-
-
-OVERLOADED: Final = _overloaded()
+_CONTENT: Final = msgspec.json.encode(Problem.of(503, "server_busy", _DETAIL))
+_OVERLOADED_HEADERS: Final = [
+    (b"content-type", MEDIA_TYPE.encode()),
+    (b"content-length", str(len(_CONTENT)).encode()),
+    (b"retry-after", str(RETRY_AFTER_SECONDS).encode()),
+    (b"x-content-type-options", b"nosniff"),
+]
+OVERLOADED: Final = FullResponse(503, head_of(_OVERLOADED_HEADERS), _CONTENT)

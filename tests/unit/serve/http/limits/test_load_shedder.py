@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from typing import Any, cast
@@ -171,3 +172,45 @@ def test_refusal__is_sent_a_moment_later_and_states_when_to_retry() -> None:
     assert b"retry-after: 1\r\n" in OVERLOADED.head
     assert (OVERLOADED.status, body["code"]) == (503, "server_busy")
     assert shedder.shed_counts == {Priority.LOW: 1, Priority.NORMAL: 1}
+
+
+def test_admitting__as_many_tasks_as_allowed_run__further_relayed_requests_are_refused_by_priority() -> None:
+    async def run() -> None:
+        release, begun = asyncio.Event(), list[str]()
+
+        async def app(scope: Any, _receive: Any, send: Any) -> None:
+            begun.append(scope["path"])
+            await release.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        def request(path: str) -> asyncio.Task[list[Any]]:
+            async def answered() -> list[Any]:
+                sent: list[Any] = []
+
+                async def send(message: Any) -> None:
+                    sent.append(message)
+
+                scope: Any = {"type": "http", "path": path, "raw_path": path.encode()}
+                await relayed(scope, cast("Any", None), send)
+                return sent
+
+            return asyncio.create_task(answered())
+
+        shedder = LoadShedder(in_flight_max=2)
+        relayed = shedder.admitting(app)
+        first = [request("/api/v1/a"), request("/api/v1/b")]
+        await asyncio.sleep(0)
+        refused = request("/api/v1/c")
+        urgent = request("/metrics")
+        start, body = await refused
+        assert begun == ["/api/v1/a", "/api/v1/b", "/metrics"]
+        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1")
+        assert msgspec.json.decode(body["body"])["code"] == "server_busy"
+        assert shedder.shed_counts[Priority.NORMAL] == 1
+        release.set()
+        assert [(await each)[0]["status"] for each in (*first, urgent)] == [200, 200, 200]
+        again = request("/api/v1/d")
+        assert (await again)[0]["status"] == 200
+
+    asyncio.run(run())
