@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.acceptance.program import Server, run, until
+from tests.acceptance.program import PROGRAM, Server, run, until
 
 ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "how-to" / "use-dbt.md"
 DBT: Final = ROOT / ".venv-dbt" / "bin"
 ORDERS, REVENUE, RAW, RATES = (
     f"urn:dp:duckdb+shop.duckdb:shop.main.{name}" for name in ("orders", "revenue", "raw_orders", "rates")
@@ -91,7 +93,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     shutil.copytree(ROOT / "tests" / "acceptance" / "dbt_shop", folder)
     (folder / "pipelines").mkdir()
     (folder / "pipelines" / "report.yaml").write_text(REPORT)
-    with Server(folder, "--pipelines", "pipelines") as server:
+    path = f"{DBT}:{PROGRAM.parent}:{os.environ['PATH']}"
+    with Server(folder, "--pipelines", "pipelines", PATH=path) as server:
         yield Shop(folder, server)
 
 
@@ -158,3 +161,43 @@ def test_openlineage_python__a_run_that_fails_and_is_repeated__is_red_and_then_g
 
     shop.tool("python", "run_dbt.py", shop.server.url, "--fixed")
     shop.until_state(RATES, "JOB_RUN", "OK")
+
+
+def test_dbt_page__source_recovers_and_a_test_fails__dbt_runs_and_its_results_are_uploaded(shop: Shop) -> None:
+    blocks = re.findall(r"^```(?:sh|yaml)\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    project = shop.folder / "page"
+    shutil.copytree(ROOT / "tests" / "acceptance" / "dbt_shop", project / "dbt")
+    shutil.copy(shop.folder / "shop.duckdb", project / "dbt")
+    for name, text in blocks:
+        (project / name).parent.mkdir(exist_ok=True)
+        # A model fails, so that the step fails as well; and it is not tried again.
+        text = text.replace("day: ${date}", "{test_failure: true}").replace("attempts: 2", "attempts: 1")
+        (project / name).write_text(text.replace("http://127.0.0.1:8400", shop.server.url))
+    pipelines = shop.folder / "pipelines"
+    definition = (project / "pipelines" / "dbt-shop.yaml").read_text()
+    (pipelines / "dbt-shop.yaml").write_text(definition.replace("folder: dbt", "folder: page/dbt"))
+    shop.headgate("validate", str(project / "pipelines"))
+    shop.headgate("reload")
+    shop.headgate("signal", "reset", ORDERS, "--reason", "only what the page does counts")
+
+    shop.headgate("run", "start", "dbt-shop", "--date", DAY, "--reason", "the page")
+    assert RAW in shop.headgate("period", "why", "dbt-shop", "--date", DAY), "held by its source"
+    shop.headgate("signal", "reset", RAW, "--reason", "loaded again")
+    shop.headgate("signal", "set", RAW, "FRESHNESS", "OK")
+
+    def run() -> dict[str, Any]:
+        found: dict[str, Any] = shop.server.get("/pipelines/dbt-shop/runs")["runs"][0]
+        return found
+
+    until(lambda: run()["status"] in ("COMPLETED", "FAILED"), "dbt runs", 60)
+    commands = re.findall(r"^\$ headgate (.*)", PAGE.read_text(), re.MULTILINE)
+    logs, tests, gate, downstream = (
+        run_command.replace('"', "").replace("RUN", run()["run_id"]).split() for run_command in commands
+    )
+    printed = shop.headgate(*logs)
+    assert run()["status"] == "FAILED", printed
+    assert "Done. PASS=" in printed
+    assert "datasets," in printed
+    assert "configured to fail if != 0" in shop.headgate(*tests)
+    assert "BLOCK" in shop.headgate(*gate, exit_code=20)
+    assert REVENUE in shop.headgate(*downstream)

@@ -25,6 +25,7 @@ from tests.soak import (
     commands,
     containers,
     crashes,
+    dashboards,
     fits,
     handovers,
     memory,
@@ -49,6 +50,7 @@ PARTS: Final = (
     "memory",
     "airflow",
     "containers",
+    "dashboards",
     "collections",
 )
 _HEAD: Final = ("| Measured | Result |", "|---|---|")
@@ -108,6 +110,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "requests": lambda: requests.run(chosen.examples),
             "overload": overload.run,
             "airflow": lambda: airflow.run(Path(folder)),
+            "dashboards": lambda: dashboards.run(Path(folder)),
             "collections": collections.run,
             "containers": lambda: containers.run(Path(folder)),
             "memory": lambda: memory.run(Path(folder), 60 * chosen.memory_minutes),

@@ -119,7 +119,9 @@ def test_dashboards__every_query__finds_its_series_and_labels(scraped: Samples) 
 
 
 def test_rules__every_expression__finds_its_series_and_labels(scraped: Samples) -> None:
-    rules = {path.name: yaml.safe_load(path.read_text()) for path in sorted((DEPLOY / "prometheus").glob("*.yml"))}
+    rules = {
+        path.name: yaml.safe_load(path.read_text()) for path in sorted((DEPLOY / "prometheus").glob("*-rules.yml"))
+    }
     queries = {
         name: [rule["expr"] for group in each["groups"] for rule in group["rules"]] for name, each in rules.items()
     }
