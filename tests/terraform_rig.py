@@ -18,6 +18,8 @@ ROOT: Final = Path(__file__).parents[1]
 FILES: Final = ROOT / "deploy" / "terraform"
 
 
+# The account of plans that are only looked at.
+ACCOUNT: Final = "123456789012"
 # Variables that turn on everything that is optional.
 EVERYTHING: Final[dict[str, Any]] = {
     "active_region_parameter": "/observability/statestore/active-region",
@@ -36,7 +38,7 @@ EVERYTHING: Final[dict[str, Any]] = {
     "failover_zone_id": "Z0A",
     "interface_endpoints": ["sqs"],
     "private_subnet_ids": ["subnet-0a", "subnet-0b"],
-    "program_principal_arns": ["arn:aws:iam::123456789012:role/engines"],
+    "program_principal_arns": [f"arn:aws:iam::{ACCOUNT}:user/engines"],
     "replica_regions": {"us-west-2": ""},
     "route_table_ids": ["rtb-0a"],
     "table_alarms": True,

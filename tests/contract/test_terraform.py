@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from botocore.exceptions import ClientError
 
 from headgate.cli.aws.package import own_architecture
 from headgate.embedded_metrics import COMPLETED, FUNCTIONS_NAMESPACE, METRICS, NAMESPACE
 from headgate.health.model.enums import Severity, SignalState
-from headgate.store.catalogue.tables import ALL_TABLES, SIGNAL_STATE
-from headgate.store.model.schema import Billing
+from headgate.store.catalogue.tables import ALL_TABLES, DATASET_REGISTRY, EVIDENCE_CACHE, INCIDENT_INDEX, SIGNAL_STATE
+from headgate.store.dynamodb.tables import create_request
+from headgate.store.model.schema import Billing, Table
 from tests.aws_rig import FUNCTIONS, TERRAFORM
 from tests.iam_policies import allows
-from tests.ministack import REGION, fresh_account
-from tests.terraform_rig import EVERYTHING, Deployment, Plan, PlanRefusedError, small_package
+from tests.ministack import REGION, Ministack, aws_session
+from tests.terraform_rig import ACCOUNT, EVERYTHING, Deployment, Plan, PlanRefusedError, small_package
 from tests.terraform_tools import TOOLS, VARIABLE, Tools, find_tools
 
 if TOOLS is None:
@@ -83,7 +85,7 @@ def open_deployment(ministack: str, tmp_path_factory: pytest.TempPathFactory) ->
         if not opened:
             assert TOOLS is not None
             folder = tmp_path_factory.mktemp("deploy") / "copy"
-            opened.append(Deployment(TOOLS, folder, ministack, fresh_account()))
+            opened.append(Deployment(TOOLS, folder, ministack, ACCOUNT))
         return opened[0]
 
     return deployment
@@ -347,6 +349,80 @@ def test_admin__changes_the_registry__with_a_ticket_only(full: Plan) -> None:
     assert not allows(
         policy, "dynamodb:PutItem", arn(full, SIGNAL_STATE.name), {"aws:PrincipalTag/ApprovalTicket": "C"}
     )
+
+
+class Programs:
+    """The roles of programs in an emulator that evaluates policies, and the tables that they name."""
+
+    def __init__(self, endpoint: str, plan: Plan) -> None:
+        self._endpoint = endpoint
+        self._session: Any = aws_session(ACCOUNT)
+        dynamodb = self._client("dynamodb")
+        for table in (SIGNAL_STATE, EVIDENCE_CACHE, INCIDENT_INDEX, DATASET_REGISTRY):
+            dynamodb.create_table(**create_request(table, table.name))
+        for name, role in plan.of("aws_iam_role").items():
+            if (program := re.fullmatch(r'program\["(.+)"\]', name)) is not None:
+                self._client("iam").create_role(
+                    RoleName=program[1], AssumeRolePolicyDocument=role["assume_role_policy"]
+                )
+                self._client("iam").put_role_policy(
+                    RoleName=program[1], PolicyName="tables", PolicyDocument=policy_of(plan, program[1])
+                )
+        # The account itself cannot assume a role.
+        self._client("iam").create_user(UserName="engines")
+        assume = {"Effect": "Allow", "Action": ["sts:AssumeRole", "sts:TagSession"], "Resource": "*"}
+        document = json.dumps({"Version": "2012-10-17", "Statement": [assume]})
+        self._client("iam").put_user_policy(UserName="engines", PolicyName="assume", PolicyDocument=document)
+        key = self._client("iam").create_access_key(UserName="engines")["AccessKey"]
+        self._user = self._client(
+            "sts", aws_access_key_id=key["AccessKeyId"], aws_secret_access_key=key["SecretAccessKey"]
+        )
+
+    def _client(self, service: str, **credentials: str) -> Any:
+        return self._session.client(service, endpoint_url=self._endpoint, **credentials)
+
+    def may_put(self, program: str, table: Table, key: dict[str, str], **tags: str) -> bool:
+        """Whether a program that has assumed its role, with tags, may write a row."""
+        given = self._user.assume_role(
+            RoleArn=f"arn:aws:iam::{ACCOUNT}:role/{program}",
+            RoleSessionName="test",
+            Tags=[{"Key": name, "Value": value} for name, value in tags.items()],
+        )["Credentials"]
+        dynamodb = self._client(
+            "dynamodb",
+            aws_access_key_id=given["AccessKeyId"],
+            aws_secret_access_key=given["SecretAccessKey"],
+            aws_session_token=given["SessionToken"],
+        )
+        try:
+            dynamodb.put_item(TableName=table.name, Item={name: {"S": value} for name, value in key.items()})
+        except dynamodb.exceptions.ClientError as exc:
+            assert exc.response["Error"]["Code"] == "AccessDeniedException"
+            return False
+        return True
+
+
+def test_roles__where_an_emulator_evaluates_them__allow_and_deny_as_the_policies_say(
+    full: Plan, tmp_path: Path
+) -> None:
+    emulator = Ministack.start(tmp_path, has_iam=True)
+    try:
+        programs = Programs(emulator.endpoint, full)
+        incident = {"PK": "INC#1", "SK": "META"}
+        config = {"PK": ORDERS, "SK": "CONFIG#LATEST"}
+
+        assert programs.may_put("alerting-engine", INCIDENT_INDEX, incident)
+        assert not programs.may_put("rca-copilot", INCIDENT_INDEX, incident)
+        assert programs.may_put("signal-engine", EVIDENCE_CACHE, {"evidence_id": "e"}, AllowedDatasets="urn:dp:orders:")
+        assert not programs.may_put("signal-engine", DATASET_REGISTRY, config, AllowedDatasets="urn:dp:orders:")
+        assert programs.may_put("admin", DATASET_REGISTRY, config, ApprovalTicket="CHG-1")
+        assert not programs.may_put("admin", SIGNAL_STATE, config, ApprovalTicket="CHG-1")
+        with pytest.raises(ClientError, match="AssumeRole"):
+            programs.may_put("admin", DATASET_REGISTRY, config)
+        # It knows no dynamodb:LeadingKeys, which the policy needs: nothing is written. AWS's evaluation is above.
+        assert not programs.may_put("signal-engine", SIGNAL_STATE, config, AllowedDatasets="urn:dp:orders:")
+    finally:
+        emulator.stop()
 
 
 # The tools.
