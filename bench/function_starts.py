@@ -65,6 +65,8 @@ def _container(function: str, module: str) -> str:
     """Return the name by which a module of handlers opens its services."""
     if module == "headgate.aws.http.handlers":
         return f"{function.replace('-', '_')}_container"
+    if module == "headgate.aws.events.handlers":
+        return "event_container"
     return {"headgate.aws.handlers": "lifecycle_container", "headgate.aws.fanouts": "fanout_container"}.get(
         module, "app_container"
     )
@@ -110,6 +112,7 @@ def _environ(endpoint: str, home: Path) -> dict[str, str]:
         "LATER_QUEUE_URL": f"{endpoint}/{account}/later",
         "LATER_QUEUE_ARN": f"arn:aws:sqs:{REGION}:{account}:later",
         "ACTIVITY_QUEUE_URLS": json.dumps({"default": f"{endpoint}/{account}/default"}),
+        "EVENT_SOURCE": "headgate",
         "STATE_MACHINE_ARN": f"arn:aws:states:{REGION}:{account}:stateMachine:lifecycle",
         "SLA_MONITOR_ARN": f"arn:aws:lambda:{REGION}:{account}:function:sla-monitor",
         "SCHEDULER_ROLE_ARN": f"arn:aws:iam::{account}:role/scheduler",

@@ -35,7 +35,14 @@ PIPELINE_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "
 WORKFLOW_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "workflow_functions.json").read_text())
 FANOUT_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "fanout_functions.json").read_text())
 HTTP_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "http_functions.json").read_text())
-FUNCTIONS: Final = {**PIPELINE_FUNCTIONS, **WORKFLOW_FUNCTIONS, **FANOUT_FUNCTIONS, **HTTP_FUNCTIONS}
+EVENT_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "event_functions.json").read_text())
+FUNCTIONS: Final = {
+    **PIPELINE_FUNCTIONS,
+    **WORKFLOW_FUNCTIONS,
+    **FANOUT_FUNCTIONS,
+    **HTTP_FUNCTIONS,
+    **EVENT_FUNCTIONS,
+}
 FILTERS: Final[list[dict[str, Any]]] = json.loads((TERRAFORM / "stream_filters.json").read_text())
 # Which function a variable of the machine stands for.
 MACHINE_FUNCTIONS: Final = {
@@ -301,7 +308,7 @@ def is_granted(function: Mapping[str, Any], service: str, operation: str, table:
     call = f"{_CALLED.get(service, service)}:{operation.removesuffix('Batch')}"
     of_chunks = {"sqs:SendMessage": "send", "sqs:ChangeMessageVisibility": "run"}.get(call)
     return (
-        call in function["calls"]
+        call in (*function["calls"], *function.get("event_calls", []))
         or of_chunks in function.get("chunk_queues", [])
         or (service == "stepfunctions" and function["starts_jobs"])
     )

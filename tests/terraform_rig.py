@@ -22,6 +22,12 @@ FILES: Final = ROOT / "deploy" / "terraform"
 ACCOUNT: Final = "123456789012"
 # Variables that turn on everything that is optional.
 EVERYTHING: Final[dict[str, Any]] = {
+    "api": True,
+    "event_bus": True,
+    "event_bus_forwards": {"west": "arn:aws:events:us-west-2:123456789012:event-bus/headgate"},
+    "event_bus_senders": ["123456789012"],
+    "event_topic_arn": "arn:aws:sns:us-east-1:123456789012:changes",
+    "internal_api": True,
     "active_region_parameter": "/observability/statestore/active-region",
     "app": "orders:app",
     "audit_trail": True,
@@ -45,6 +51,10 @@ EVERYTHING: Final[dict[str, Any]] = {
     "tracing": True,
     "vpc_id": "vpc-0a",
 }
+
+
+# Rules of the subscriptions of the app in the package.
+RULES: Final = {"ship": {"detail-type": ["order.paid"]}}
 
 
 class PlanRefusedError(Exception):
@@ -145,5 +155,5 @@ def small_package(folder: Path, architecture: str = "") -> Path:
     path = folder / "headgate.zip"
     with zipfile.ZipFile(path, "w") as opened:
         opened.writestr(MANIFEST, json.dumps(manifest._asdict()))
-    write_sidecar(path, manifest)
+    write_sidecar(path, manifest, RULES)
     return path

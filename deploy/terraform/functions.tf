@@ -2,7 +2,7 @@
 # The tests hold it against what the code does.
 
 locals {
-  functions = merge(jsondecode(file("${path.module}/functions.json")), local.workflow_functions, local.fanout_functions, local.http_functions)
+  functions = merge(jsondecode(file("${path.module}/functions.json")), local.workflow_functions, local.fanout_functions, local.http_functions, local.event_functions)
   account   = data.aws_caller_identity.current.account_id
   partition = data.aws_partition.current.partition
 
@@ -115,6 +115,7 @@ resource "aws_lambda_function" "function" {
       contains(keys(local.workflow_functions), each.key) ? local.workflow_environment : {},
       contains(keys(local.fanout_functions), each.key) ? local.fanout_function_environment : {},
       try(local.http_environment[each.key], {}),
+      try(local.event_environment[each.key], {}),
     )
   }
 

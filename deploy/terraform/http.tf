@@ -87,7 +87,7 @@ resource "aws_cloudwatch_log_group" "http" {
 
   name              = "/aws/apigateway/${var.name}-${each.key}"
   retention_in_days = var.log_retention_days
-  kms_key_id        = var.kms_key_arn == "" ? null : var.kms_key_arn
+  kms_key_id        = local.is_keyed ? local.key_arn : null
 }
 
 resource "aws_apigatewayv2_stage" "http" {

@@ -39,7 +39,7 @@ from headgate.pipelines.lifecycle import starter
 from headgate.pipelines.lifecycle.starter import lifecycle_definition
 from headgate.pipelines.watchdog.watchdog import LIMIT_SECONDS
 from headgate.settings import describe
-from headgate.store.catalogue.tables import ACTIVITIES, ALL_TABLES, INBOXES, TIMERS
+from headgate.store.catalogue.tables import ACTIVITIES, ALL_TABLES, EVENTS, INBOXES, TIMERS
 from headgate.store.dynamodb.marshalling import to_attributes
 from headgate.store.model.schema import Table
 from headgate.triggers.contract import FailureCategory, TriggerFailedError
@@ -173,7 +173,8 @@ def test_filters__of_rows_that_wake__let_through_what_asks_for_something_and_not
     let_through = [any(lets_through(each, record(item)) for each in WAKE_FILTERS[table.name]) for table, item in rows]
 
     assert let_through == asked == [True, False, True, True, False]
-    assert {table.name for table in ALL_TABLES if table.wakes} == set(WAKE_FILTERS)
+    # The event log feeds the sink, which takes every new event.
+    assert {table.name for table in ALL_TABLES if table.wakes} == {*WAKE_FILTERS, EVENTS.name}
 
 
 def record(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,6 +269,16 @@ def test_package__alerts_definitions_and_app_that_functions_would_refuse__is_not
     assert "--app 'orders:app'" in done.stderr
     assert "No module named 'nowhere'" in done.stderr
     assert not (tmp_path / "headgate.zip").exists()
+
+
+def test_package__of_an_app__describes_the_rules_of_its_subscriptions(tmp_path: Path) -> None:
+    lines = ["import headgate as hg", "print('loading')", "app = hg.App('orders')", "@app.on_event('order.paid')"]
+    (tmp_path / "orders.py").write_text("\n".join([*lines, "def ship(event): ..."]))
+
+    rules = aws_package.check(code=tmp_path, app="orders:app")
+    described = aws_package.write_sidecar(tmp_path / "orders.py", aws_package.Manifest("arm64", "3.11"), rules)
+
+    assert json.loads(described.read_text())["bus_rules"] == {"ship": {"detail-type": ["order.paid"]}}
 
 
 def test_package__unpacked_without_anything_else_installed__has_all_that_the_handlers_need(tmp_path: Path) -> None:

@@ -188,6 +188,20 @@ def test_buckets__of_a_deployment__keep_versions_and_end_them(full: Plan) -> Non
     assert len(full.of("aws_s3_bucket_public_access_block")) == len(buckets)
 
 
+# Events.
+
+
+def test_bus__of_an_app__has_a_rule_for_each_subscription_that_skips_what_the_deployment_published(full: Plan) -> None:
+    rules = {each["name"]: each for each in full.of("aws_cloudwatch_event_rule").values()}
+
+    pattern = json.loads(rules["headgate-ship"]["event_pattern"])
+    forwarded = json.loads(rules["headgate-to-west"]["event_pattern"])
+
+    assert pattern["detail-type"] == ["order.paid"]
+    # What goes out has this source, and what comes in another: no event goes round.
+    assert pattern["source"] == [{"anything-but": forwarded["source"]}]
+
+
 # Tables.
 
 

@@ -91,6 +91,19 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     keys_secret_arn: str = ""
 
 
+class EventSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the event functions. Each is an environment variable of the same name in upper case."""
+
+    # The source of this deployment's events on EventBridge: its own rules skip it.
+    event_source: str
+    # The bus and the topic that events are published to; empty: none.
+    event_bus_name: str = ""
+    event_topic_arn: str = ""
+    # The queue of events that a target refused.
+    failed_events_url: str = ""
+    keys_secret_arn: str = ""
+
+
 def read_function_settings(environ: Mapping[str, str]) -> FunctionSettings:
     """Read the settings from the environment. Raises `SettingsError` with all missing variables."""
     return _read(FunctionSettings, environ)
@@ -109,6 +122,11 @@ def read_fanout_settings(environ: Mapping[str, str]) -> FanoutFunctionSettings:
 def read_api_settings(environ: Mapping[str, str]) -> ApiSettings:
     """Read the settings from the environment."""
     return _read(ApiSettings, environ)
+
+
+def read_event_settings(environ: Mapping[str, str]) -> EventSettings:
+    """Read the settings from the environment. Raises `SettingsError` with all missing variables."""
+    return _read(EventSettings, environ)
 
 
 def _read(kind: type[S], environ: Mapping[str, str]) -> S:

@@ -9,6 +9,7 @@ import typer
 
 from headgate.cli.aws.cost import cost
 from headgate.cli.aws.doctor import doctor
+from headgate.cli.aws.redrive import redrive
 from headgate.cli.session import session_of
 
 app = typer.Typer(help="Deploy pipelines and workflows to AWS.", no_args_is_help=True, rich_markup_mode=None)
@@ -123,4 +124,5 @@ def _run(
 
 
 app.command("doctor")(doctor)
+app.command("redrive")(redrive)
 app.command("cost")(cost)

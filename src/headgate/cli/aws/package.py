@@ -23,7 +23,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import headgate
 from headgate.bootstrap.alerts import read_notify_file
@@ -53,18 +53,26 @@ UNPACKED_BYTES_MAX: Final = 250_000_000
 PLATFORMS: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
 MANIFEST: Final = "headgate-package.json"
 _HEADGATE: Final = str(Path(sys.executable).parent / "headgate")
+# Prints the rules of the app as its last line: the app may print something itself.
 _IMPORT: Final = """
-import sys
+import json, sys
 sys.path.insert(0, sys.argv[1])
 from headgate.bootstrap.store import load_app
+from headgate.deployment.bus_rules import bus_rules
 from headgate.errors import HeadgateError
 try:
-    load_app(sys.argv[2])
+    app = load_app(sys.argv[2])
 except HeadgateError as error:
     sys.exit(error.message)
+print()
+print(json.dumps(bus_rules(app.subscriptions.values())))
 """
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+
+
+BusRules = Mapping[str, Mapping[str, Any]]
+_NO_RULES: Final[BusRules] = {}
 
 
 class Manifest(NamedTuple):
@@ -83,12 +91,15 @@ def read_manifest(package: Path) -> Manifest:
         raise UserError(f"{package}: not a package of the functions; build it with 'headgate aws package'") from exc
 
 
-def write_sidecar(package: Path, manifest: Manifest) -> Path:
-    """Write the description beside a package, from which Terraform knows what it was built for. Returns its path."""
+def write_sidecar(package: Path, manifest: Manifest, rules: BusRules = _NO_RULES) -> Path:
+    """Write the description beside a package, from which Terraform knows what it was built for. Returns its path.
+
+    `rules` are the rules of the event bus that the subscriptions of the app need.
+    """
     path = package.with_name(f"{package.name}.json")
     with package.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    path.write_text(json.dumps({**manifest._asdict(), "sha256": digest}, indent=2) + "\n")
+    path.write_text(json.dumps({**manifest._asdict(), "sha256": digest, "bus_rules": rules}, indent=2) + "\n")
     return path
 
 
@@ -169,9 +180,15 @@ def _tree(folder: Path, under: str) -> dict[str, Path]:
     }
 
 
-def check(pipelines: Path | None = None, notify: Path | None = None, code: Path | None = None, app: str = "") -> None:
-    """Check what goes into the package as the functions read it. Raises `SystemExit` with every problem."""
+def check(
+    pipelines: Path | None = None, notify: Path | None = None, code: Path | None = None, app: str = ""
+) -> BusRules:
+    """Check what goes into the package as the functions read it, and return the rules of the app's subscriptions.
+
+    Raises `SystemExit` with every problem.
+    """
     problems: list[str] = []
+    rules = _NO_RULES
     if notify is not None:
         try:
             read_notify_file(notify)
@@ -187,8 +204,11 @@ def check(pipelines: Path | None = None, notify: Path | None = None, code: Path 
         done = subprocess.run(python, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             problems.append(done.stderr.strip().rpartition("\n")[2])
+        else:
+            rules = json.loads(done.stdout.strip().rpartition("\n")[2])
     if problems:
         sys.exit("\n".join(problems))
+    return rules
 
 
 def _compiled(name: str, path: Path, scratch: Path) -> tuple[str, bytes] | None:
@@ -241,6 +261,7 @@ def build(
     notify: Path | None = None,
     code: Path | None = None,
     architecture: str = "",
+    rules: BusRules = _NO_RULES,
 ) -> int:
     """Write the package, and return how many bytes it has unpacked. Raises `SystemExit` if that is too much."""
     architecture = architecture or own_architecture()
@@ -249,10 +270,10 @@ def build(
     manifest = Manifest(architecture, f"{sys.version_info.major}.{sys.version_info.minor}")
     with tempfile.TemporaryDirectory() as folder:
         foreign = {} if architecture == own_architecture() else _downloaded(architecture, Path(folder))
-        return pack(target, files(pipelines, notify, code, foreign), manifest)
+        return pack(target, files(pipelines, notify, code, foreign), manifest, rules)
 
 
-def pack(target: Path, found: Mapping[str, Path], manifest: Manifest) -> int:
+def pack(target: Path, found: Mapping[str, Path], manifest: Manifest, rules: BusRules = _NO_RULES) -> int:
     """Write a package of these files, the same bytes each time, and return its size unpacked.
 
     Raises `SystemExit` if that is too much.
@@ -271,7 +292,7 @@ def pack(target: Path, found: Mapping[str, Path], manifest: Manifest) -> int:
                 size += len(content)
     if size > UNPACKED_BYTES_MAX:
         sys.exit(f"{target}: {size:,} bytes unpacked are more than Lambda takes ({UNPACKED_BYTES_MAX:,})")
-    write_sidecar(target, manifest)
+    write_sidecar(target, manifest, rules)
     return size
 
 
@@ -301,13 +322,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--app", default="", help="app of the functions, as module:name of that folder")
     parser.add_argument("--architecture", default="", help="x86_64 or arm64; by default that of this machine")
     asked = parser.parse_args(arguments)
-    check(asked.pipelines, asked.notify, asked.code, asked.app)
+    rules = check(asked.pipelines, asked.notify, asked.code, asked.app)
     size = build(
         asked.target,
         pipelines=asked.pipelines,
         notify=asked.notify,
         code=asked.code,
         architecture=asked.architecture,
+        rules=rules,
     )
     built = read_manifest(asked.target)
     sys.stdout.write(

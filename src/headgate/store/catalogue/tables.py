@@ -279,6 +279,7 @@ EVENTS: Final = Table(
     (Index("type-index", KeyAttribute("type"), KeyAttribute("event_id"), _BUSY),),
     ttl_attribute="ttl",
     entities=(Entity("event", "{yyyymmdd}", "{event_id}"),),
+    wakes=True,
     shards=_BUSY,
 )
 

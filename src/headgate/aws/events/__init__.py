@@ -1,0 +1,1 @@
+"""Event functions: the event bus of Headgate and EventBridge, in both directions."""
