@@ -15,7 +15,7 @@ JOBS ?= 4
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: airflow all audit dev demo test quick unit hooks lint check compiled docs screenshots proto bench peers soak lock clean services
+.PHONY: airflow all audit dev demo test quick unit hooks lint check compiled docs reference screenshots proto bench peers soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
@@ -107,8 +107,10 @@ compiled: $(STAMP)
 check: $(STAMP) $(NODE) $(DBT)/.installed services compiled
 	$(BIN)/pytest -n $(JOBS) --dist worksteal tests
 
-docs: $(STAMP)  ## generate docs/reference from the code
-	$(BIN)/python docs/generate.py
+docs: reference  ## the reference, from the code
+
+reference: $(STAMP)  ## generate docs/reference from the code
+	$(BIN)/python -m docs.generator
 	$(BIN)/python docs/pipeline_cases.py
 	$(BIN)/python -m tests.asl_peers
 	$(BIN)/python -m tests.sync_client

@@ -28,7 +28,7 @@ PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
 # Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
 LOOKS = re.compile(
     r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|headgate asl describe\b|curl -s \S+/orders/"
-    r"|headgate run ls\b|headgate why\b|headgate pipeline events\b|headgate lineage downstream\b"
+    r"|headgate run ls\b|headgate (period )?why\b|headgate pipeline (events|evaluate)\b|headgate lineage downstream\b"
 )
 # What the shell says of a process that was killed, sooner or later.
 KILLED = re.compile(r"bash: line \d+: +\d+ Killed")
@@ -93,8 +93,8 @@ def constant(text: str) -> str:
 
 def is_as_shown(output: str, shown: str) -> bool:
     """Whether they are the same but for what varies. A line "…" stands for any number of lines."""
-    pattern = re.escape(constant(shown)).replace(re.escape("…\n"), r"(?:.*\n)*?")
-    return re.fullmatch(pattern, constant(output)) is not None
+    pattern = re.escape(constant(shown) + "\n").replace(re.escape("…\n"), r"(?:.*\n)*?")
+    return re.fullmatch(pattern, constant(output) + "\n") is not None
 
 
 class Shell:
@@ -280,6 +280,16 @@ def test_pipeline_page__every_command__does_what_the_page_shows(tmp_path: Path) 
 
 
 @pytest.mark.timeout(240)
+def test_archetypes_page__every_command__does_what_the_page_shows(tmp_path: Path) -> None:
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, free_ports())
+        exits.callback(shell.close)
+        for step in steps(DOCS / "how-to" / "share-checks-with-archetypes.md"):
+            assert isinstance(step, Command)
+            shell.run(step)
+
+
+@pytest.mark.timeout(240)
 def test_http_jobs_page__every_mode__does_what_the_page_shows(tmp_path: Path) -> None:
     # The port of the page may be in use.
     http, jobs = free_ports()
@@ -327,6 +337,7 @@ def test_medallion_page__every_command__does_what_the_page_shows(tmp_path: Path)
         ("one\ntwo\nthree\n", "one\n…\nthree\n", True),
         ("one\nthree\n", "one\n…\nthree\n", True),
         ("one\ntwo\n", "one\n…\nthree\n", False),
+        ("one\ntwo\nthree\n", "one\n…\n", True),
         ("one\ntwo\n", "one\n", False),
         ("", "one\n", False),
     ],

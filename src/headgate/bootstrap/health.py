@@ -10,7 +10,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.auth.api_keys import ApiKeys, IssuedKey
@@ -86,6 +88,7 @@ MERGED: Final = (
 )  # fmt: skip
 _ASK_SECONDS: Final = 5.0
 _MOVE_SECONDS: Final = 60.0
+REGION_MOVED: Final = "headgate.region.moved"
 LAST_KNOWN: Final = "last-known-datasets.json"
 # An incident and its signal publish two events in one transaction, which has to fit 100 writes.
 _EVENT_DELIVERIES_MAX: Final = 8
@@ -212,6 +215,14 @@ def issue_first_key(settings: Settings, clock: Clock, principal: str) -> IssuedK
                 return keys.issue(principal, [Role.ADMIN], issuer=LOCAL, note="made beside the server")
 
 
+class RegionMoved(Struct, frozen=True, kw_only=True):
+    """The data of `headgate.region.moved`: the health service serves from another region."""
+
+    event_type: str = "REGION_MOVED"
+    region: str
+    failovers: int
+
+
 class OpenRegion(NamedTuple):
     """The region of a process: its write fence, its background agent and the authority store that holds the lease."""
 
@@ -331,10 +342,10 @@ def _move_traffic(command: Path | None, region: str) -> None:
 def _moved(state: FailoverState, ids: IdMaker) -> Event:
     return Event(
         id=ids.make("evt"),
-        type="headgate.region.moved",
+        type=REGION_MOVED,
         source="/headgate/health",
         subject=state.active,
-        data={"event_type": "REGION_MOVED", "region": state.active, "failovers": state.failovers},
+        data=msgspec.to_builtins(RegionMoved(region=state.active, failovers=state.failovers)),
     )
 
 

@@ -10,20 +10,32 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.durable.bus.events import Event
 from headgate.health.model.timestamps import instant
 from headgate.ids import IdMaker
 from headgate.store.resilience.circuit_breaker import BreakerChange
-from headgate.store.resilience.error_policy import ErrorRateExceeded, ErrorRates
+from headgate.store.resilience.error_policy import ErrorCategory, ErrorRateExceeded, ErrorRates
 
 EVENT_TYPE: Final = "headgate.alert.error_rate"
 EVENT_SOURCE: Final = "/headgate/health"
 # An alert is raised once until its error rate drops again, so only a long outage fills this.
 WAITING_MAX: Final = 100
 _log = structlog.get_logger("statestore.alerts")
+
+
+class ErrorRateAlert(Struct, frozen=True, kw_only=True):
+    """The data of `headgate.alert.error_rate`: one kind of store error exceeded its rate per minute."""
+
+    event_type: str = "ERROR_RATE_EXCEEDED"
+    error_type: str
+    category: ErrorCategory
+    alert_threshold_per_minute: int
+    timestamp: str
 
 
 class StoreCounters(Protocol):
@@ -101,12 +113,13 @@ class ErrorAlerts:
             type=EVENT_TYPE,
             source=EVENT_SOURCE,
             subject=found.code,
-            data={
-                "event_type": "ERROR_RATE_EXCEEDED",
-                "error_type": found.code,
-                "category": found.category.value,
-                "alert_threshold_per_minute": found.alerts_above,
-                "timestamp": instant(int(self._clock.seconds() * 1000)),
-            },
+            data=msgspec.to_builtins(
+                ErrorRateAlert(
+                    error_type=found.code,
+                    category=found.category,
+                    alert_threshold_per_minute=found.alerts_above,
+                    timestamp=instant(int(self._clock.seconds() * 1000)),
+                )
+            ),
         )
         self._waiting.append(event)

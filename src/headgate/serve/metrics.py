@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from headgate.errors import HeadgateError
 from headgate.latency_histograms import LatencyHistogram, LatencyHistograms
+from headgate.metric_series import Series
 from headgate.pipelines.watchdog.heartbeats import Heartbeats, HeartbeatSource
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
@@ -18,6 +19,11 @@ from headgate.store.cache.stats import COUNTERS, CacheStats
 
 if TYPE_CHECKING:
     from headgate.store.sqlite.size import StoreSize
+
+
+CACHE_SERIES: Final = {
+    name: Series(f"headgate_cache_{name}", "counter", ("kind",), f"Cache {name} since the start.") for name in COUNTERS
+}
 
 
 class ApiMeters(Collector):
@@ -99,8 +105,8 @@ class CacheCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         rate = GaugeMetricFamily("headgate_cache_hit_rate", "Share of reads a layer answered fresh.", labels=["kind"])
         counts = {
-            name: CounterMetricFamily(f"headgate_cache_{name}", f"Cache {name} since the start.", labels=["kind"])
-            for name in COUNTERS
+            name: CounterMetricFamily(series.name, series.help, labels=series.labels)
+            for name, series in CACHE_SERIES.items()
         }
         for kind, values in self._stats.snapshot().items():
             rate.add_metric([kind], self._stats.hit_rate(kind))

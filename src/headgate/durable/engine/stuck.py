@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from headgate.durable.engine.turn_commit import TurnContext, TurnTransaction, dump_error
@@ -26,6 +26,23 @@ _FACTOR: Final = 4.0
 STUCK_EVENT: Final = "headgate.execution.stuck"
 # Older entries are dropped: each deployment of code that fails adds one.
 BUILDS_MAX: Final = 50
+
+
+class TurnError(Struct, frozen=True):
+    """The exception of a turn."""
+
+    type: str
+    message: str
+
+
+class ExecutionStuck(Struct, frozen=True):
+    """The data of `headgate.execution.stuck`: a turn failed with every build, and is not tried again."""
+
+    execution_id: str
+    workflow: str
+    turn: int
+    attempts: int
+    error: TurnError
 
 
 def with_failed_build(row: Execution, build: str, *, is_unfit: bool) -> Execution:
@@ -88,12 +105,8 @@ def released(row: Execution, now_ms: int, unique: str, reason: str) -> list[Writ
 
 
 def _stuck_event(row: Execution, error: ErrorInfo) -> EmitEvent:
-    facts = {
-        "execution_id": row.execution_id,
-        "workflow": row.workflow,
-        "turn": row.turn + 1,
-        "attempts": row.failures,
-        "error": {"type": error.type, "message": error.message},
-    }
+    facts = ExecutionStuck(
+        row.execution_id, row.workflow, row.turn + 1, row.failures, TurnError(error.type, error.message)
+    )
     # Numbered by the row's version, so that each time the execution gets stuck is a separate event.
     return EmitEvent(-row.version, STUCK_EVENT, Raw(msgspec.json.encode(facts)), row.execution_id)

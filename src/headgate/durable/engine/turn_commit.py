@@ -77,6 +77,14 @@ ENDED_EVENT: Final = "headgate.execution.ended"
 _options_encoder: Final = msgspec.json.Encoder()
 
 
+class ExecutionEnded(Struct, frozen=True):
+    """The data of `headgate.execution.ended`: an execution ended in any way."""
+
+    execution_id: str
+    workflow: str
+    status: Status
+
+
 class Source(Struct, frozen=True):
     """An event, and the write that removes it from the table where it waited.
 
@@ -322,7 +330,7 @@ def _close(transaction: TurnTransaction, row: Execution, close: Close, context: 
 
 
 def _ended_event(row: Execution, status: Status) -> EmitEvent:
-    facts = {"execution_id": row.execution_id, "workflow": row.workflow, "status": status.value}
+    facts = ExecutionEnded(row.execution_id, row.workflow, status)
     return EmitEvent(0, ENDED_EVENT, Raw(_options_encoder.encode(facts)), row.execution_id)
 
 

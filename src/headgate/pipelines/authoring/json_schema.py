@@ -9,6 +9,7 @@ import enum
 from typing import Any, Final
 
 import msgspec
+import yaml
 from msgspec import Struct
 from msgspec.inspect import Field, StructType, Type
 
@@ -16,6 +17,7 @@ from headgate.durable.model import duration
 from headgate.durable.model.duration import Seconds
 from headgate.errors import SettingsError
 from headgate.pipelines.authoring.archetypes import RULES, Archetype
+from headgate.pipelines.authoring.field_descriptions import DESCRIPTIONS, EXAMPLES
 from headgate.pipelines.authoring.rule_checks import FORMS
 from headgate.pipelines.authoring.validation import ID, MODES, TRAIT_RULES, trigger_types
 from headgate.pipelines.definition.bounds import BOUNDS, Bounds
@@ -28,118 +30,6 @@ from headgate.pipelines.rules.operators import CHECKS
 from headgate.pipelines.schedule.related_periods import CHOICES
 from headgate.triggers.field_descriptions import DESCRIPTIONS as FIELD_DESCRIPTIONS
 from headgate.triggers.kinds import kind_named
-
-DESCRIPTIONS: Final[dict[str, str]] = {
-    "Pipeline.id": "The id of the pipeline in rows, URLs and commands.",
-    "Pipeline.owner": "The contact for problems.",
-    "Pipeline.tier": "Criticality: 1 is critical, 3 is the default.",
-    "Pipeline.period": "The period of one run: an hour, a day, a week, a month, or a custom length.",
-    "Pipeline.every": 'The length of a custom period, such as "15m".',
-    "Pipeline.timezone": "The zone in which days and hours are counted, such as Europe/Berlin.",
-    "Pipeline.archetype": "The kind of pipeline that gives it traits.",
-    "Pipeline.schedules": "When it is due. Without any, only markers and operators start runs.",
-    "Pipeline.readiness": "When a run may start.",
-    "Pipeline.trigger": "What starts the job.",
-    "Pipeline.retry": "How a failed job is retried.",
-    "Pipeline.budgets": "How many reruns a period may have, by reason.",
-    "Pipeline.sla": "Deadlines. They are reported, never enforced.",
-    "Pipeline.post_run": "Checks after the job has succeeded.",
-    "Pipeline.watchdog": "Thresholds of the watchdog for this pipeline, instead of those of the settings.",
-    "Pipeline.concurrency": "How many of its runs may have a job at once, over all periods; 0 is no limit.",
-    "Pipeline.pool": "A pool of the settings (pipelines.pools): a run starts its job when the pool has free slots.",
-    "Pipeline.slots": "How many slots of the pool each run takes.",
-    "Pipeline.reads": "Datasets that it reads, for health.",
-    "Pipeline.writes": "Datasets that it writes, for health.",
-    "Pipeline.dry_run": "Reports what would be started, and starts nothing.",
-    "Pipeline.shadow": "Evaluates and reports its rules without blocking runs.",
-    "Schedule.name": "Its name in ids and rows; needed where there are several.",
-    "Schedule.cron": 'Five fields, six with seconds first, "@hourly" and the like, or "every 15m".',
-    "Schedule.timezone": "The zone of the cron expression and of its times; the pipeline's, unless given.",
-    "Schedule.catch_up": "How slots that passed during a downtime are treated.",
-    "Schedule.after": '"HH:MM": not before.',
-    "Schedule.deadline": 'Evaluation deadline: "HH:MM", ":MM" of the hour after the period, or a duration.',
-    "Schedule.sensor": "A sensor whose arrival starts a run.",
-    "Schedule.upstream": "Pipelines whose runs start a run of this one.",
-    "Schedule.event": "A type of event on the bus that starts a run.",
-    "Schedule.exclude": "Days on which it does not run. They add up.",
-    "Schedule.include": "The only days on which it is due.",
-    "Exclusions.holidays": 'A country ("DE"), a part of one ("DE-BY") or a market ("NYSE").',
-    "Exclusions.days": "Weekdays, in full or by their first three letters.",
-    "Exclusions.calendar": "The name of a stored calendar.",
-    "Inclusions.business_days": "The nth business day of a month; -1 is the last.",
-    "SensorTrigger.key": "The key of the sensor, without its period.",
-    "SensorTrigger.deadline": 'Latest time for a start: "HH:MM", or ":MM" of the hour after the period.',
-    "SensorTrigger.settle": "How long to wait for further updates before the start.",
-    "Upstream.periods": "Which of its periods: the same, the previous, or all within ours.",
-    "Upstream.missing_max": "How many of those may be missing.",
-    "Rule.key": 'The key of the sensor, or "probe:NAME".',
-    "Rule.check": "How its field is compared.",
-    "Rule.field": "The compared field; a dotted path reaches nested fields.",
-    "Rule.value": "What the field is compared with.",
-    "Rule.other": 'Compares with a field of another sensor: "key.field".',
-    "Rule.history": "Compares with the same field of earlier periods.",
-    "Rule.severity": "Whether it blocks a run or only warns.",
-    "Rule.on_unknown": "How an unknown verdict is treated.",
-    "Rule.stable_for": "It counts after this many consecutive passes.",
-    "Rule.future_max": "Timestamps further ahead of the clock than this are rejected.",
-    "Trait.evaluator": '"builtin:NAME", "plugin:NAME", "probe:NAME", "https://…", "command:…", or "push".',
-    "Trait.ttl": "The lifetime of a result.",
-    "Readiness.mode": "Whether all rules must pass, or any.",
-    "Readiness.window": "How long a run waits to become ready.",
-    "Readiness.interval": "The interval of evaluations, in addition to those on changes.",
-    "Readiness.timeout": "A hard limit, counted from the start of the run.",
-    "TriggerSpec.type": "The kind of trigger.",
-    "TriggerSpec.config": "The configuration of the trigger. Texts may contain ${date} and other placeholders.",
-    "TriggerSpec.check_interval": "The interval at which the job is polled.",
-    "TriggerSpec.poll_window": "How long the job may take, polled or calling back; 0 is the default of one hour.",
-    "TriggerSpec.callback": "Whether the job reports its own end, at a URL and with a token that are sent to it.",
-    "TriggerSpec.heartbeat": "How long a job that calls back may be silent before its run fails.",
-    "RetryPolicy.attempts": "Total number of attempts.",
-    "RetryPolicy.permanent_retries": "Further attempts after a permanent failure.",
-    "WatchdogSpec.stuck": "Time without activity, beyond what job and readiness allow, after which a run is stuck.",
-    "WatchdogSpec.schedule_grace": "Time after its slot by which a period must have started, without a deadline.",
-    "WatchdogSpec.recovery_grace": "Time after a failure or an arrival, after which the watchdog starts the period.",
-    "WatchdogSpec.lost": "Time after its last change, after which a run or lock without an execution is lost.",
-    "WatchdogSpec.patience": "Time for which a failure or an arrival is retried while the pipeline may not run.",
-    "Budgets.drift": "Reruns for drift and late data.",
-    "Budgets.manual": "Reruns by hand.",
-    "Budgets.breaker": "Consecutive failures after which the pipeline is stopped; 0 is never.",
-    "Sla.deadline": 'Completion deadline: "HH:MM" of the day, ":MM" of the hour after the period, or a duration.',
-    "Sla.evaluation_deadline": "Evaluation deadline, in the same forms.",
-    "Sla.day_offset": "How many days after the period the deadline is.",
-    "Sla.max_duration": "Counted from the first sensor, or from the start of the run; at most a day.",
-    "Sla.expected_duration": "How long the job usually takes: the warning comes that much before the deadline.",
-    "PostRun.drift_field": "The field whose change after the run counts as drift.",
-    "PostRun.drift_threshold": "By how much it may differ.",
-    "Probe.id": "The id of the probe; rules, sensor triggers and traits name it as probe:ID.",
-    "Probe.description": "What it is for.",
-    "Probe.owner": "The contact for problems.",
-    "Probe.sql": "One value of a SQL query; exactly one of the kinds is given.",
-    "Probe.files": "Files or objects that match a pattern.",
-    "Probe.delta": "A Delta table.",
-    "Probe.iceberg": "An Iceberg table.",
-    "Probe.http": "An HTTP service.",
-    "Probe.every": "How often it looks, once for all pipelines.",
-    "Probe.timeout": "Time limit of one look.",
-    "Probe.period": "The periods it looks at; without one, its result applies to every run.",
-    "Probe.timezone": "The zone of the periods.",
-    "Probe.periods": "How many of the latest periods it looks at, the current one included.",
-    "Probe.expect": "Comparisons of what was seen, all of which must hold; by default that there is something.",
-    "SqlProbe.url": "URL of SQLAlchemy without a password, such as postgresql+psycopg://reader@host/shop.",
-    "SqlProbe.password": "Reference to a secret: ${env:HG_SECRET_NAME} or ${file:NAME}.",
-    "SqlProbe.query": "One SELECT of one value; :date, :year, :month, :day and :hour are bound to the period.",
-    "FilesProbe.path": "Path below the allowed folders, or s3://bucket/key, with *, ?, […] and **.",
-    "FilesProbe.marker": "File that every folder with a match must have, such as _SUCCESS.",
-    "DeltaProbe.path": "Folder of the table.",
-    "IcebergProbe.path": "Folder of the table, or one metadata file.",
-    "HttpProbe.url": "Address of the request; ${date} is filled in.",
-    "HttpProbe.headers": "Request headers; values may refer to secrets.",
-    "HttpProbe.value": "JSONPath of the value in the answer, such as $.data.count.",
-    "Expectation.field": "Field of what was seen; by default value.",
-    "Expectation.check": "How it is compared, as in rules.",
-    "Expectation.value": "What it is compared with.",
-    "PostRun.sensor_timeout": "How long the post-run sensor may take to arrive; 0: none is expected.",
-}
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 # Duration texts, approximately.
@@ -302,6 +192,8 @@ class _SchemaBuilder:
         described = DESCRIPTIONS.get(f"{owner}.{field.name}") or FIELD_DESCRIPTIONS.get(f"{owner}.{field.name}")
         if described:
             texts["description"] = described
+        if f"{owner}.{field.name}" in EXAMPLES:
+            texts["examples"] = [yaml.safe_load(EXAMPLES[f"{owner}.{field.name}"])]
         if field.required:
             return {**schema, **texts}
         if isinstance(field.default, str | int | float | bool) and field.default != "":

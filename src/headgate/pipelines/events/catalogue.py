@@ -22,7 +22,7 @@ def find(name: str) -> EventType:
     try:
         return CATALOGUE[known if known is not None else EventName(name)]
     except ValueError as exc:
-        raise NotFoundError(f"event {name!r}: there is none of this name; 'headgate event types' lists them") from exc
+        raise NotFoundError(f"event {name!r}: there is none of this name; docs/reference/events.md lists them") from exc
 
 
 def resolved_keys(kind: EventType, pipeline_id: str, schedule_id: str, date: str) -> tuple[str, ...]:

@@ -13,18 +13,19 @@ import pytest
 from msgspec import Struct
 
 from headgate.pipelines.authoring import archetypes
-from headgate.pipelines.authoring.archetypes import shipped_archetypes
-from headgate.pipelines.authoring.json_schema import DESCRIPTIONS, SchemaKind, json_schema
+from headgate.pipelines.authoring.archetypes import Archetype, TraitTemplate, shipped_archetypes
+from headgate.pipelines.authoring.field_descriptions import CHECK_DESCRIPTIONS, DESCRIPTIONS, EXAMPLES
+from headgate.pipelines.authoring.json_schema import SchemaKind, json_schema
 from headgate.pipelines.authoring.loader import load_pipeline
 from headgate.pipelines.authoring.scaffold import project_files
 from headgate.pipelines.authoring.validation import TRIGGER_TYPES
 from headgate.pipelines.definition import model as definition
 from headgate.pipelines.definition.bounds import BOUNDS
-from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition.serialization import plain
 from headgate.pipelines.definition.source_map import documents
 from headgate.pipelines.probes import model as probe_model
 from headgate.pipelines.probes.definitions import load_probe_text
+from headgate.pipelines.rules.operators import CHECKS
 from headgate.triggers.kinds import BUILT_IN
 from tests.unit.pipelines.authoring.formats.test_detect import NEWER, OLDER
 from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE, errors, real_triggers
@@ -140,13 +141,36 @@ def test_json_schema__every_struct_and_field__is_in_it() -> None:
         assert set(parts[struct.__name__]["properties"]) == names
 
 
-def test_descriptions_and_limits__each__is_of_a_field_there_is() -> None:
-    structs = [*_structs(), *_structs(probe_model)]
-    known = {f"{struct.__name__}.{field.name}" for struct in structs for field in msgspec.structs.fields(struct)}
-    assert DESCRIPTIONS.keys() <= known
+def test_bounds__each__is_of_a_field_there_is() -> None:
+    known = {f"{struct.__name__}.{field.name}" for struct in _structs() for field in msgspec.structs.fields(struct)}
     assert {f"{struct.__name__}.{name}" for struct, name in BOUNDS} <= known
-    pipeline = {name for name in DESCRIPTIONS if name.startswith("Pipeline.")}
-    assert len(pipeline) > len(msgspec.structs.fields(Pipeline)) // 2
+
+
+def test_descriptions__every_field_of_every_file_and_no_other__has_one_and_an_example() -> None:
+    structs: list[type[Struct]] = [*_structs(), *_structs(probe_model), Archetype, TraitTemplate]
+    # What a probe saw is stored, and in no file.
+    fields = {
+        f"{struct.__name__}.{field.name}"
+        for struct in structs
+        if struct.__name__ in {part for kind in SchemaKind for part in json_schema(kind)["$defs"]}
+        for field in msgspec.structs.fields(struct)
+    }
+
+    assert DESCRIPTIONS.keys() == fields
+    assert EXAMPLES.keys() == fields
+    assert tuple(CHECK_DESCRIPTIONS) == CHECKS
+
+
+@pytest.mark.parametrize("kind", SchemaKind)
+def test_examples__of_every_field__are_valid(kind: SchemaKind) -> None:
+    schema = json_schema(kind)
+    shown = 0
+    for part in schema["$defs"].values():
+        for field in part.get("properties", {}).values():
+            for example in field.get("examples", ()):
+                jsonschema.Draft202012Validator({**field, "$defs": schema["$defs"]}).validate(example)
+                shown += 1
+    assert shown > 10
 
 
 def test_json_schema__numbers__have_the_bounds_that_loading_has() -> None:

@@ -11,6 +11,7 @@ from typing import Any, get_origin
 import msgspec
 
 import headgate as hg
+from docs.generator.markdown import NOTE
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Declare": ("App", "Workflow", "Activity", "Retry", "Limit", "Signal", "Query", "Update", "Filter", "ParentClose"),
@@ -89,12 +90,12 @@ INTERNAL = {
 _BASES = (object, Exception, BaseException)
 
 
-def page(note: str) -> str:
+def python_page() -> str:
     """Return the page."""
     lines = [
         "# Python API",
         "",
-        note,
+        NOTE,
         "`import headgate as hg`. Type checkers and editors see the same names and types; "
         "[Write workflows](../how-to/write-workflows.md) has examples of each.",
         "",

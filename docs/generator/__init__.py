@@ -1,0 +1,1 @@
+"""Generates docs/reference from the code."""
