@@ -58,9 +58,9 @@ def _declared_in(scope: ast.AST) -> Iterator[Series]:
         and isinstance(node.value.value, str)
     }
     for node in ast.walk(scope):
-        if not isinstance(node, ast.Call):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             continue
-        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        called = node.func.id
         kind = _KINDS.get(called.lower())
         if kind is None or len(node.args) < 2:
             continue
