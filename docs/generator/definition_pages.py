@@ -19,8 +19,9 @@ from headgate.pipelines.definition.bounds import BOUNDS, Bounds
 from headgate.pipelines.definition.typed_decoder import name_in_files
 from headgate.pipelines.probes import model as probes
 from headgate.pipelines.probes.definitions import PERIODS_MAX
-from headgate.pipelines.traits import probes as builtin_probes
 from headgate.pipelines.traits.builtin import BuiltinEvaluator
+from headgate.pipelines.traits.probes import file_exists, s3_object
+from headgate.pipelines.traits.sql_count import sql_count
 
 _PIPELINE: Final = """\
 Every field of a pipeline file, such as `pipelines/orders-daily.yaml`. Unknown fields are refused, and
@@ -173,9 +174,9 @@ def _checks() -> Iterator[str]:
 
 def _evaluators() -> Iterator[str]:
     yield from ("### Built-in evaluators", "", "| `evaluator` | Passes if |", "|---|---|")
+    outside = {"file-exists": file_exists, "s3-object": s3_object, "sql-count": sql_count}
     for name in BUILTINS:
-        method = name.replace("-", "_")
-        evaluator = getattr(BuiltinEvaluator, f"_{method}", None) or getattr(builtin_probes, method)
+        evaluator = outside.get(name) or getattr(BuiltinEvaluator, f"_{name.replace('-', '_')}")
         line = (evaluator.__doc__ or "").splitlines()[0].removeprefix("Whether ")
         yield f"| `builtin:{name}` | {cell(line[0].upper() + line[1:])} |"
     yield ""
