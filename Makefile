@@ -15,7 +15,7 @@ JOBS ?= 4
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: airflow all audit dev demo test quick unit hooks lint check compiled docs reference screenshots proto bench peers soak lock clean services
+.PHONY: airflow all audit dev demo test quick unit hooks lint check compiled docs reference screenshots proto bench peers pythons soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
@@ -136,6 +136,9 @@ soak: $(STAMP) airflow  ## kill -9 a thousand times, an hour of simulated seeds,
 	HEADGATE_TEST_SEEDS=1 $(BIN)/pytest -s tests/simulation/test_retention.py
 	HEADGATE_TEST_DEMO_KILLS=10 $(BIN)/pytest tests/acceptance/test_demo.py
 	$(BIN)/python -m tests.soak
+
+pythons: $(STAMP)  ## install the wheel on each Python from 3.11 to 3.13 that is found, and run the unit tests there
+	$(BIN)/python -m tests.soak installs
 
 audit:  ## scan the locked dependencies for known vulnerabilities, where a database is reachable
 	test -x $(VENV)-audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/pip -q install pip-audit; }

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 FOLDER: Final = Path(__file__).parent
 ROOT: Final = FOLDER.parents[1]
 # What the program in the image can use beside its own dependencies.
-EXTRAS: Final = ("aws", "redis")
+EXTRAS: Final = ("aws", "graphql", "grpc", "otel", "redis")
 # Early patch releases need packages that later ones do not.
 _OLDEST: Final = {"python_full_version": "3.11.0"}
 # From pip-compile: a pin with its hashes on indented lines, then comments that name what needs it.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from docs.generator.markdown import NOTE, cell
 from headgate import errors
+from headgate import extras as _extras
 from headgate.notify import messages as _messages
 from headgate.pipelines.definition import problems as _problems
 
@@ -30,6 +31,7 @@ def errors_page() -> str:
     # Imported for their errors, so that the page does not depend on other imports.
     assert _messages.__name__
     assert _problems.__name__
+    assert _extras.__name__
     for family, remedy in families.items():
         for kind in _with_subclasses(family):
             meaning = (kind.__doc__ or "").splitlines()[0]

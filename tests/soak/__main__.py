@@ -3,6 +3,7 @@
 python -m tests.soak                      all parts at full length, about three hours
 python -m tests.soak crashes --kills 50   one part, shorter
 python -m tests.soak containers           as root, on Debian: the steps of the Dockerfile, and the image's programs
+python -m tests.soak installs             the wheel on each Python that is found
 python -m tests.soak collections          state machines of the folder that HEADGATE_SOAK_COLLECTIONS names
 """
 
@@ -28,6 +29,7 @@ from tests.soak import (
     dashboards,
     fits,
     handovers,
+    installs,
     memory,
     overload,
     processes,
@@ -51,6 +53,7 @@ PARTS: Final = (
     "airflow",
     "containers",
     "dashboards",
+    "installs",
     "collections",
 )
 _HEAD: Final = ("| Measured | Result |", "|---|---|")
@@ -113,6 +116,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "dashboards": lambda: dashboards.run(Path(folder)),
             "collections": collections.run,
             "containers": lambda: containers.run(Path(folder)),
+            "installs": lambda: installs.run(Path(folder)),
             "memory": lambda: memory.run(Path(folder), 60 * chosen.memory_minutes),
         }
         return runs[part]()

@@ -51,6 +51,7 @@ STABLE = {
     "AlreadyStartedError": ("already_started", 409, "ABORTED", 3),
     "ExecutionClosedError": ("execution_closed", 409, "ABORTED", 3),
     "StaleClaimError": ("stale_claim", 409, "ABORTED", 3),
+    "StuckExecutionError": ("execution_stuck", 409, "ABORTED", 5),
     "BadOutputError": ("bad_output", 500, "INTERNAL", 70),
     "DeterminismError": ("nondeterministic", 500, "INTERNAL", 70),
     "OutcomeUnknownError": ("outcome_unknown", 409, "ABORTED", 3),

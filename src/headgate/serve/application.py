@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Litestar, Request, Response, get
 from litestar.datastructures import ResponseHeader
@@ -36,10 +36,11 @@ from headgate.serve.http.problem import EXCEPTION_HANDLERS, Problem, response, r
 from headgate.serve.http.session_cookies import SessionCookies
 from headgate.serve.metrics import ApiMeters
 from headgate.serve.probes import Phase, Report, ServerProbes, Status
-from headgate.serve.rpc.connect import Connect
-from headgate.serve.rpc.dispatcher import Dispatcher
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.telemetry import Metrics, Tracing
+
+if TYPE_CHECKING:
+    from headgate.serve.rpc.dispatcher import Dispatcher
 
 _RETRY_SECONDS: Final = 1.0
 _REPORTS: Final[Mapping[int, Any]] = {200: Report, 503: Problem}
@@ -113,7 +114,12 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
         clock=clock,
         addresses=None if limits is None else limits.addresses,
     )
-    return logged if rpcs is None else Connect(logged, rpcs, refusal=guarded.refusal, shared=guarded.shared)
+    if rpcs is None:
+        return logged
+    # An extra.
+    from headgate.serve.rpc.connect import Connect
+
+    return Connect(logged, rpcs, refusal=guarded.refusal, shared=guarded.shared)
 
 
 class Index(Struct, frozen=True):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from litestar.types import ASGIApp
@@ -17,6 +17,7 @@ from headgate.bootstrap.project_folder import WATCH_SECONDS
 from headgate.bootstrap.store import measure_size
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
+from headgate.extras import Extra, install_command
 from headgate.serve.app_workers import app_services, check_apps, running
 from headgate.serve.application import build_http
 from headgate.serve.background import Workers, sweepers
@@ -46,12 +47,9 @@ from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.process import Stop, freeze_heap, loop_factory, set_switch_interval
 from headgate.serve.processes.server_memory import ServerMemory
 from headgate.serve.processes.supervisor import ServingProcesses
+from headgate.serve.protocols import check_protocols, protocols_off
 from headgate.serve.rest.user_routes import AppRoutes, admits_origin
 from headgate.serve.routes import http_routes
-from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
-from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection, check_free
-from headgate.serve.rpc.methods import services
-from headgate.serve.rpc.statestore.service import statestore_methods
 from headgate.serve.runtime.process_count import process_count
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
@@ -61,6 +59,10 @@ from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
 from headgate.settings import Settings, allowed_host_names
 from headgate.store.peer_changes import NO_PEERS
 from headgate.telemetry import Tracing
+
+if TYPE_CHECKING:
+    from headgate.serve.rpc.dispatcher import Dispatcher
+    from headgate.serve.rpc.grpc import GrpcServer
 
 # The rest of the drain deadline is for closing the store and exporting the last spans.
 _GRACE_SHARE: Final = 0.7
@@ -89,6 +91,7 @@ def run(
     or two apps have something of the same name, and errors of opening the store.
     """
     check_apps(apps)
+    check_protocols(settings)
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
     tls = _load_tls(settings)
@@ -140,7 +143,7 @@ def run(
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(server.serve(stop, announce))
-    _log.info("stopped", action="server.stop", exit_code=stop.exit_code)
+    _log.info("stopped", action="server.stop", exit_code=int(stop.exit_code))
     return stop.exit_code
 
 
@@ -264,21 +267,12 @@ class Server:
     async def serve(self, stop: Stop, announce: Callable[[str], None]) -> None:
         """Start everything, announce it, wait for the stop request, and drain."""
         grace_seconds = self._settings.drain_seconds * _GRACE_SHARE
-        methods = self._rpcs.methods.values()
-        if self._processes is not None:
-            check_free(self._settings.grpc)
-        grpc = GrpcServer(
-            self._settings.grpc,
-            [partial(add_methods, self._rpcs, limits=self._settings.limits), partial(add_reflection, methods)],
-            names=services(methods),
-            tls=self._tls,
-            limits=self._settings.limits,
-            shares_port=self._processes is not None,
-        )
+        grpc = self._open_grpc()
         serving = await self._http.start(
             self._app, grace_seconds=grace_seconds, every_second=self._limits.failed_logins.flush
         )
-        await grpc.start()
+        if grpc is not None:
+            await grpc.start()
         await asyncio.to_thread(self._workers.start, stop.fail, self._components.deferred)
         # After the workers have joined: a sweep may find damage, which makes the store read-only.
         for sweeper in self._sweepers:
@@ -286,20 +280,25 @@ class Server:
         self._recovery.start()
         self._components.intake.start()
         if self._processes is not None:
-            relayed = self._http.shedder.admitting(self._app)
-            self._processes.start(relayed, listening=self._http.fileno(), http=self._http.address, grpc=grpc.address)
+            self._processes.start(
+                self._http.shedder.admitting(self._app),
+                listening=self._http.fileno(),
+                http=self._http.address,
+                grpc=self._settings.grpc if grpc is None else grpc.address,
+            )
             if await self._processes.wait_ready(lambda: stop.requested):
                 self._processes.serve()
             elif not stop.requested:
                 _log.error("serving processes did not start; see the errors above", action="server.start")
                 stop.fail()
         self._probes.phase = Phase.SERVING
-        await grpc.set_serving()
+        if grpc is not None:
+            await grpc.set_serving()
         self._write_address()
         freeze_heap()
         set_switch_interval()
         if not stop.exit_code:
-            announce(f"headgate ready  http={self._url()}  grpc={grpc.address}  home={self._settings.home}")
+            announce(f"headgate ready  {self._addresses(grpc)}  home={self._settings.home}")
         sampling = asyncio.create_task(self._sample_metrics())
         with on_hangup(self._reload, stop=stop.request):
             await self._wait_for_stop(stop, serving)
@@ -356,7 +355,7 @@ class Server:
             # The HTTP port has stopped without a request.
             stop.fail()
 
-    async def _drain(self, grpc: GrpcServer, grace_seconds: float) -> None:
+    async def _drain(self, grpc: GrpcServer | None, grace_seconds: float) -> None:
         for sweeper in self._sweepers:
             sweeper.request_stop()
         await asyncio.to_thread(self._workers.request_stop)
@@ -364,7 +363,7 @@ class Server:
         await asyncio.gather(
             self._drain_processes(grace_seconds),
             self._http.drain(),
-            grpc.drain(grace_seconds),
+            *(() if grpc is None else (grpc.drain(grace_seconds),)),
             asyncio.to_thread(self._workers.stop_service, grace_seconds),
             asyncio.to_thread(self._workers.stop_chunks, grace_seconds),
             asyncio.to_thread(self._workers.stop_pipelines, grace_seconds),
@@ -392,7 +391,20 @@ class Server:
         self._recovery.stop()
         self._pool.close()
 
-    def _build_dispatcher(self, watches: WatchHub, clock: Clock, tracing: Tracing) -> Dispatcher:
+    def _open_grpc(self) -> GrpcServer | None:
+        if self._rpcs is None:
+            return None
+        from headgate.serve.rpc.port import open_port
+
+        shares_port = self._processes is not None
+        return open_port(self._settings, self._rpcs, self._tls, shares_port=shares_port, is_first=True)
+
+    def _build_dispatcher(self, watches: WatchHub, clock: Clock, tracing: Tracing) -> Dispatcher | None:
+        if not Extra.GRPC.is_installed:
+            return None
+        from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
+        from headgate.serve.rpc.statestore.service import statestore_methods
+
         components, authenticator = self._components, self._components.authenticator
         limits, is_tls = self._limits, self._tls is not None
         return Dispatcher(
@@ -458,6 +470,15 @@ class Server:
         except OSError as exc:
             # The disk is full or read-only. Commands need --url until the next start.
             _log.warning("address not written", action="server.start", file=ADDRESS_FILE, error=exc.strerror)
+
+    def _addresses(self, grpc: GrpcServer | None) -> str:
+        """Describe where the server answers, and log the protocols that are off."""
+        off = protocols_off()
+        for each in off:
+            _log.info("protocol off", action="server.start", protocol=each.adds, install=install_command(each))
+        grpc_address = "off" if grpc is None else str(grpc.address)
+        addresses = f"http={self._url()}  grpc={grpc_address}"
+        return f"{addresses}  graphql=off" if Extra.GRAPHQL in off else addresses
 
     def _url(self) -> str:
         return f"{'http' if self._tls is None else 'https'}://{self._http.address}"

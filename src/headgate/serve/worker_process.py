@@ -73,7 +73,7 @@ def run(
             # With a timeout: on some platforms an unbounded wait blocks the signal handler.
             while not stopping.wait(1.0):
                 continue
-    _log.info("stopped", action="worker.stop", exit_code=stop.exit_code)
+    _log.info("stopped", action="worker.stop", exit_code=int(stop.exit_code))
     return stop.exit_code
 
 

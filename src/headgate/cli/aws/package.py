@@ -48,6 +48,8 @@ LEFT_OUT: Final = frozenset(
         "wsproto",
     }
 )
+# Extras that functions use where they are installed beside this program: they serve GraphQL.
+OPTIONAL: Final = ("graphql-core", "strawberry-graphql")
 UNPACKED_BYTES_MAX: Final = 250_000_000
 # What pip calls the platforms of Lambda, by the name of the architecture there.
 PLATFORMS: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
@@ -112,7 +114,7 @@ def own_architecture() -> str:
 def distributions() -> dict[str, metadata.Distribution]:
     """Return what the functions need to be installed, headgate itself left out. Raises `SystemExit` for a gap."""
     found: dict[str, metadata.Distribution] = {}
-    wanted = [("boto3", True), *_required(metadata.distribution("headgate"))]
+    wanted = [("boto3", True), *_required(metadata.distribution("headgate")), *((name, False) for name in OPTIONAL)]
     while wanted:
         name, is_certain = wanted.pop()
         name = _normal(name)

@@ -23,6 +23,7 @@ from headgate.bootstrap.key_check import lost_keys_in_file, lost_keys_in_tables
 from headgate.bootstrap.watchdog import heartbeats_in_file
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError
+from headgate.extras import Extra, install_command
 from headgate.pipelines.catalog.project import REPORT_FILE, FolderOutcome, FolderReport
 from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.serve.probes import DISK_FREE_BYTES_MIN
@@ -60,7 +61,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 def diagnose(load: Callable[[], Settings]) -> list[CheckResult]:
     """Run every check. Checks that need settings are left out if the settings cannot be loaded."""
-    findings = [_check_python(), _check_sqlite()]
+    findings = [_check_python(), _check_sqlite(), _check_extras()]
     try:
         settings = load()
         TableNames(settings.store.table_prefix, settings.store.table_names)
@@ -68,6 +69,14 @@ def diagnose(load: Callable[[], Settings]) -> list[CheckResult]:
         return [*findings, _failed("settings", exc.message)]
     findings.append(CheckResult("settings", CheckStatus.OK, f"loaded; home is {settings.home}"))
     return [*findings, *_checks_of(settings)]
+
+
+def _check_extras() -> CheckResult:
+    off = [each for each in Extra if not each.is_installed]
+    if not off:
+        return CheckResult("extras", CheckStatus.OK, f"installed: {', '.join(each.adds for each in Extra)}")
+    fact = f"not installed: {', '.join(each.adds for each in off)}; to have them, run: {install_command(*off)}"
+    return CheckResult("extras", CheckStatus.OK, fact)
 
 
 def _checks_of(settings: Settings) -> Iterator[CheckResult]:
@@ -85,7 +94,8 @@ def _checks_of(settings: Settings) -> Iterator[CheckResult]:
     if settings.pipelines.folder is not None:
         yield from _guarded("definitions", lambda: _check_definitions(home / REPORT_FILE))
     yield _check_port("http", settings.http, _headgate_answers)
-    yield _check_port("grpc", settings.grpc, _grpc_health_answers)
+    if Extra.GRPC.is_installed:
+        yield _check_port("grpc", settings.grpc, _grpc_health_answers)
     if settings.cache.redis_url is not None:
         yield _check_redis(settings)
 

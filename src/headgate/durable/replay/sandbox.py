@@ -22,6 +22,8 @@ THREADS: Final = "workflow code is a single thread: use asyncio.gather() over ac
 # By audit event, or by the part of its name before the first dot.
 _REFUSED: Final = {
     "_thread.start_new_thread": THREADS,
+    # From Python 3.13 on.
+    "_thread.start_joinable_thread": THREADS,
     "builtins.input": "use hg.wait_signal()",
     "os.putenv": "pass settings as input",
     "os.unsetenv": "pass settings as input",

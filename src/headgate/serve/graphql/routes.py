@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response, get, post
 from litestar.types import ControllerRouterHandler
 
+from headgate.extras import Extra, require
 from headgate.health.service import HealthService
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
@@ -37,6 +38,7 @@ def graphql_routes(
         nonlocal opened
         with opening:
             if opened is None:
+                require(Extra.GRAPHQL, "GraphQL")
                 from headgate.serve.graphql.http import View
 
                 opened = View(health, pool, watches, limits, timings)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from prometheus_client import Metric
@@ -28,13 +28,15 @@ from headgate.clock import Clock
 from headgate.errors import IntakeEndedError
 from headgate.serve.intake.connection import IntakeConnection
 from headgate.serve.intake.frames import CallFrame, FailureFrame, Frame, Heartbeat, MetricsRequest, ResultFrame
-from headgate.serve.rpc.codec import Codec
-from headgate.serve.rpc.errors import RpcFailure
-from headgate.serve.rpc.methods import Method, RpcCall
 from headgate.serve.runtime import merged_metrics
 from headgate.serve.runtime.process_count import available_cores, process_count
 from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
+
+if TYPE_CHECKING:
+    # Their libraries are an extra. Without it there are no calls.
+    from headgate.serve.rpc.codec import Codec
+    from headgate.serve.rpc.methods import Method, RpcCall
 
 # Load within one second that starts the process.
 CALLS_MANY: Final = 50
@@ -166,6 +168,8 @@ class IntakeClient:
         if isinstance(frame, ResultFrame):
             _schedule(self._pending.pop(frame.number), frame.content)
         elif isinstance(frame, FailureFrame):
+            from headgate.serve.rpc.errors import RpcFailure
+
             failure = RpcFailure.from_rich_status(frame.code, frame.status)
             _schedule(self._pending.pop(frame.number), failure)
         elif isinstance(frame, Heartbeat):

@@ -14,7 +14,6 @@ from headgate.serve.graphql.routes import PATH as GRAPHQL
 from headgate.serve.http.fast_path import Deferred, FastPathApp, FullResponse, RawPairs
 from headgate.serve.http.framework import raw_path
 from headgate.serve.http.operations import OperationHandler
-from headgate.serve.rpc.connect import Connect
 
 
 class LocalRequests:
@@ -42,8 +41,10 @@ class LocalRequests:
 class SplitApplication(FastPathApp):
     """ASGI application that answers local requests, and forwards all others to the first process."""
 
-    def __init__(self, local: Connect, requests: LocalRequests, forwarder: ASGIApp) -> None:
+    def __init__(self, local: ASGIApp, requests: LocalRequests, forwarder: ASGIApp) -> None:
         self._local = local
+        # Without RPCs nothing is answered directly.
+        self._fast = local if isinstance(local, FastPathApp) else None
         self._requests = requests
         self._forwarder = forwarder
 
@@ -54,10 +55,10 @@ class SplitApplication(FastPathApp):
             await self._forwarder(scope, receive, send)
 
     def length_digits_max(self, url: bytes) -> int:
-        return self._local.length_digits_max(url)
+        return 0 if self._fast is None else self._fast.length_digits_max(url)
 
     def parsed_head(self, url: bytes, headers: RawPairs) -> object | None:
-        return self._local.parsed_head(url, headers)
+        return None if self._fast is None else self._fast.parsed_head(url, headers)
 
     def answer_fast(
         self,
@@ -66,4 +67,4 @@ class SplitApplication(FastPathApp):
         body: bytes,
         defer: Callable[[], Callable[[FullResponse], None]],
     ) -> FullResponse | Deferred | None:
-        return self._local.answer_fast(parsed_head, peer, body, defer)
+        return None if self._fast is None else self._fast.answer_fast(parsed_head, peer, body, defer)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from litestar.types import ASGIApp
 from prometheus_client import CollectorRegistry
@@ -28,6 +28,7 @@ from headgate.bootstrap.tracing import open_tracing
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
 from headgate.exit_codes import ExitCode
+from headgate.extras import Extra
 from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.metrics import HealthMeters
 from headgate.health.service import HealthService
@@ -62,11 +63,6 @@ from headgate.serve.processes.server_memory import ServerMemory
 from headgate.serve.processes.start import ServingStart
 from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.rest.health.routes import health_routes
-from headgate.serve.rpc.connect import Connect
-from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
-from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection
-from headgate.serve.rpc.methods import services
-from headgate.serve.rpc.statestore.service import statestore_methods
 from headgate.serve.runtime import merged_metrics
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
@@ -74,6 +70,10 @@ from headgate.serve.store_recovery import StoreRecovery
 from headgate.serve.sweeper import Sweeper
 from headgate.settings import Settings, allowed_host_names
 from headgate.telemetry import Metrics, Tracing, configure_logs
+
+if TYPE_CHECKING:
+    from headgate.serve.rpc.dispatcher import Dispatcher
+    from headgate.serve.rpc.grpc import GrpcServer
 
 BEAT_SECONDS: Final = 1.0
 ALERTS_EVERY_SECONDS: Final = 5.0
@@ -199,8 +199,7 @@ def _open(
             public_url=settings.public_url,
         ),
     )
-    assert isinstance(app, Connect), "with RPCs"
-    make_app = partial(SplitApplication, app, LocalRequests(routes, rpcs.methods))
+    make_app = partial(SplitApplication, app, LocalRequests(routes, () if rpcs is None else rpcs.methods))
     return ServingProcess(settings, http, make_app, rpcs, probes, limits, metrics, clock)
 
 
@@ -216,7 +215,12 @@ def _dispatcher(  # noqa: PLR0913 - one argument for each part of the process
     metrics: Metrics,
     clock: Clock,
     tracing: Tracing,
-) -> Dispatcher:
+) -> Dispatcher | None:
+    if not Extra.GRPC.is_installed:
+        return None
+    from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
+    from headgate.serve.rpc.statestore.service import statestore_methods
+
     is_tls = settings.tls.cert is not None
     return Dispatcher(
         statestore_methods(
@@ -244,7 +248,7 @@ class ServingProcess:
         settings: Settings,
         http: HttpServer,
         make_app: Callable[[ASGIApp], SplitApplication],
-        rpcs: Dispatcher,
+        rpcs: Dispatcher | None,
         probes: ServerProbes,
         limits: CallerLimits,
         metrics: Metrics,
@@ -269,29 +273,33 @@ class ServingProcess:
         """Serve both ports, and drain when the first process asks for it."""
         channel = self._channel = Channel(self._clock, on_frame=self._on_frame, on_lost=self._on_lost)
         forwarder = self._forwarder = Forwarder(channel.send)
-        methods, limits = self._rpcs.methods.values(), self._settings.limits
-        tls = self._settings.tls
-        grpc = self._grpc = GrpcServer(
-            self._settings.grpc,
-            [partial(add_methods, self._rpcs, limits=limits), partial(add_reflection, methods)],
-            names=services(methods),
-            tls=None if tls.cert is None or tls.key is None else Tls.load(tls.cert, tls.key),
-            limits=limits,
-            shares_port=True,
-        )
+        grpc = self._grpc = self._open_grpc()
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
         await self._http.start(
             self._make_app(forwarder), grace_seconds=self._grace_seconds, every_second=self._limits.failed_logins.flush
         )
-        await grpc.start()
+        if grpc is not None:
+            await grpc.start()
         freeze_heap()
         set_switch_interval()
         beating = asyncio.create_task(self._send_heartbeats(channel))
         await self._draining.wait()
-        await asyncio.gather(self._http.drain(), grpc.drain(self._grace_seconds))
+        if grpc is not None:
+            await asyncio.gather(self._http.drain(), grpc.drain(self._grace_seconds))
+        else:
+            await self._http.drain()
         beating.cancel()
         channel.send(MetricsReply(None, merged_metrics.encode_metrics(self._metrics.registry)))
         channel.close()
+
+    def _open_grpc(self) -> GrpcServer | None:
+        if self._rpcs is None:
+            return None
+        from headgate.serve.rpc.port import open_port
+
+        tls = self._settings.tls
+        loaded = None if tls.cert is None or tls.key is None else Tls.load(tls.cert, tls.key)
+        return open_port(self._settings, self._rpcs, loaded, shares_port=True, is_first=False)
 
     async def _send_heartbeats(self, channel: Channel) -> None:
         while True:
@@ -307,8 +315,8 @@ class ServingProcess:
             self._channel.send(MetricsReply(frame.number, merged_metrics.encode_metrics(self._metrics.registry)))
         elif isinstance(frame, Serve):
             self._probes.phase = Phase.SERVING
-            assert self._grpc is not None
-            self._setting = asyncio.create_task(self._grpc.set_serving())
+            if self._grpc is not None:
+                self._setting = asyncio.create_task(self._grpc.set_serving())
         elif isinstance(frame, Drain):
             self._probes.phase = Phase.DRAINING
             self._grace_seconds = frame.grace_seconds

@@ -171,7 +171,7 @@ def test_encode__nan_hidden_in_an_enum__is_refused() -> None:
         ({"a": {(1, 2): 3}}, r"the key \(1, 2\) is of type tuple; .*, at `\$.a`"),
         ({None: 1}, r"the key None is of type NoneType"),
         ([1j], r"complex has no JSON form.*`\$\[0\]`"),
-        (Path("x"), "pathlib.PosixPath has no JSON form"),
+        (Path("x"), r"pathlib\S*\.PosixPath has no JSON form"),
         (ValueError("x"), "ValueError has no JSON form"),
         (len, "builtin_function_or_method has no JSON form"),
         ((each for each in "a"), "generator has no JSON form"),
@@ -260,7 +260,7 @@ def test_encode__set__is_written_alike_under_every_hash_seed() -> None:
         (b"{", Any, "truncated"),
         (b"NaN", Any, "malformed"),
         (b'"\xff"', Any, "utf-8"),
-        (b"[" * 5000 + b"]" * 5000, Any, "recursion"),
+        (b"[" * 100_000 + b"]" * 100_000, Any, "recursion"),
     ],
 )
 def test_decode__not_what_is_annotated__is_refused_by_path(raw: bytes, annotation: object, message: str) -> None:

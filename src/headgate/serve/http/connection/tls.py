@@ -6,11 +6,12 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
-
-import grpc
+from typing import TYPE_CHECKING, Self
 
 from headgate.errors import SettingsError
+
+if TYPE_CHECKING:
+    import grpc
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class Tls:
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Return gRPC credentials. gRPC itself requires TLS 1.2 or later."""
+        # An extra.
+        import grpc
+
         return grpc.ssl_server_credentials([(self.key, self.chain)])
 
 
