@@ -134,6 +134,7 @@ soak: $(STAMP) airflow  ## kill -9 a thousand times, an hour of simulated seeds,
 	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py \
 	  tests/acceptance/test_fanout_processes.py
 	HEADGATE_TEST_SEEDS=1 $(BIN)/pytest -s tests/simulation/test_retention.py
+	HEADGATE_TEST_PAGES=1 $(BIN)/pytest tests/acceptance/test_glue_page.py
 	HEADGATE_TEST_DEMO_KILLS=10 $(BIN)/pytest tests/acceptance/test_demo.py
 	$(BIN)/python -m tests.soak
 
