@@ -59,6 +59,8 @@ services: ## install the Debian packages that the tests run against
 	  || { echo "the tests need mariadb-server: install it, or run make as root" >&2; exit 1; }
 	command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
 	  || { echo "the tests need chromium: install it, or run make as root" >&2; exit 1; }
+	{ command -v zsh && command -v fish; } >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends zsh fish; } \
+	  || { echo "the tests need zsh and fish: install them, or run make as root" >&2; exit 1; }
 	command -v npm >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs npm; } \
 	  || { echo "the tests need node and npm: install them, or run make as root" >&2; exit 1; }
 

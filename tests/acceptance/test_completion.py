@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import pty
+import select
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,14 +76,82 @@ def test_completion__without_a_server__offers_no_ids_and_prints_no_error(tmp_pat
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_completion__scripts_of_other_shells__are_valid(tmp_path: Path, shell: str) -> None:
-    program = shutil.which(shell)
-    script = run("completion", "script", shell, folder=tmp_path).stdout
-    assert "headgate completion words" in script
-    if program is None:
-        pytest.skip(f"{shell} is not installed: its script is printed and not parsed")
-    subprocess.run([program, "-n"], input=script, text=True, check=True, timeout=60)
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("headgate fan", ["fanout\tManage fan-outs: work split into chunks."]),
+        ("headgate pipeline show ", ["bronze", "silver"]),
+        ("headgate gate check --verb pub", ["publish"]),
+        ("headgate gate check urn:dp:", [URN]),
+    ],
+)
+def test_completion__in_fish__offers_nouns_options_and_ids(
+    site: tuple[Path, Server], line: str, found: list[str]
+) -> None:
+    script = run("completion", "script", "fish", folder=site[0]).stdout
+
+    ended = subprocess.run(
+        ["fish", "--no-config", "-c", f"{script}\ncomplete -C '{line}'"],
+        cwd=site[0],
+        env={"PATH": f"{PROGRAM.parent}:/usr/bin:/bin", "HOME": str(site[0])},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert ended.stdout.splitlines() == found, ended.stderr
+
+
+def typed_in_zsh(folder: Path, keys: str, shown: str) -> str:
+    """Type into an interactive zsh that has the script, and return what it shows until `shown` is part of it."""
+    (folder / "headgate.zsh").write_text(run("completion", "script", "zsh", folder=folder).stdout)
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        environ = {"PATH": f"{PROGRAM.parent}:/usr/bin:/bin", "TERM": "dumb", "HOME": str(folder), "COLUMNS": "120"}
+        os.execvpe("zsh", ["zsh", "-f", "-i"], environ)
+    seen, deadline = b"", time.monotonic() + 60
+
+    def read_until(text: str) -> None:
+        nonlocal seen
+        while text.encode() not in seen:
+            assert time.monotonic() < deadline, seen.decode(errors="replace")
+            if select.select([terminal], [], [], 1.0)[0]:
+                seen += os.read(terminal, 4096)
+
+    try:
+        os.write(terminal, b"autoload -Uz compinit; compinit -D -u; source headgate.zsh; echo REA''DY\n")
+        read_until("READY\r")
+        seen = b""
+        os.write(terminal, keys.encode())
+        read_until(shown)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(terminal)
+        os.waitpid(child, 0)
+    return seen.decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("headgate fan\t", "headgate fanout "),
+        ("headgate gate check --verb pub\t", "--verb publish "),
+        # The colons of an id are no separators.
+        ("headgate gate check urn:dp:\t", f"check {URN} "),
+        ("headgate pipeline show s\t", "show silver "),
+    ],
+)
+def test_completion__in_zsh__completes_nouns_options_and_ids(site: tuple[Path, Server], typed: str, shown: str) -> None:
+    assert shown in typed_in_zsh(site[0], typed, shown)
+
+
+def test_completion__in_zsh__lists_ids_without_repeating_them(site: tuple[Path, Server]) -> None:
+    listed = typed_in_zsh(site[0], "headgate pipeline show \t\t", "silver")
+
+    assert "bronze" in listed
+    assert "bronze  -- bronze" not in listed
 
 
 @pytest.mark.parametrize(

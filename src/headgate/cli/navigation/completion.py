@@ -50,7 +50,11 @@ _headgate() {
   local line
   local -a found
   for line in "${(@f)$(headgate completion words --line "${(j: :)words[1,CURRENT]}" 2>/dev/null)}"; do
-    [[ -n "$line" ]] && found+=("${${line%%$'\\t'*}//:/\\\\:}:${line#*$'\\t'}")
+    if [[ "$line" == *$'\\t'* ]]; then
+      found+=("${${line%%$'\\t'*}//:/\\\\:}:${line#*$'\\t'}")
+    elif [[ -n "$line" ]]; then
+      found+=("${line//:/\\\\:}")
+    fi
   done
   if (( ${#found} )); then _describe headgate found; else _files; fi
 }
