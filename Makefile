@@ -109,7 +109,8 @@ compiled: $(STAMP)
 check: $(STAMP) $(NODE) $(DBT)/.installed services compiled
 	$(BIN)/pytest -n $(JOBS) --dist worksteal tests
 
-docs: reference  ## the reference, from the code
+docs: reference  ## the reference from the code, and all documents as a site in .site/pages
+	$(BIN)/python -m docs.site
 
 reference: $(STAMP)  ## generate docs/reference from the code
 	$(BIN)/python -m docs.generator

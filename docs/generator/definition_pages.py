@@ -25,7 +25,7 @@ from headgate.pipelines.traits.sql_count import sql_count
 
 _PIPELINE: Final = """\
 Every field of a pipeline file, such as `pipelines/orders-daily.yaml`. Unknown fields are refused, and
-`headgate validate` reports each problem with file, line and field.
+`headgate pipeline validate` reports each problem with file, line and field.
 
 A duration is a number of seconds or a text such as `90s`, `5m` or `1h30m`. A dataset is a URN, such as
 `urn:dp:shop:orders:v1`. The config of each type of trigger is in [triggers](triggers.md). How the parts work together:

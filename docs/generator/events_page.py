@@ -24,13 +24,12 @@ from headgate.pipelines.events.event_types import EventType, Scope
 
 _INTRODUCTION: Final = """\
 Headgate publishes an event in the transaction of the change that causes it. Each event is a CloudEvent with `id`,
-`type`, `source`, `subject`, `time` and `data`. A workflow app subscribes with `@app.on_event(TYPE)`, an HTTP receiver
-with `POST /api/v1/subscriptions`, and an alert channel by a route of [alerts](alerts.md). `headgate event tail` prints
-events as they are published.
+`type`, `source`, `subject`, `time` and `data`. An app subscribes with `@app.on_event(TYPE)`, and an alert channel by a
+route of [alerts](alerts.md). `headgate event tail` prints events as they are published.
 """
 _PIPELINES: Final = """\
 The type of a pipeline event is `headgate.pipeline.` and its name in lower case. `headgate pipeline events PIPELINE`
-lists those of a pipeline, and `headgate event types` the names. The data of each has the fields of [Notice](#notice);
+lists those of a pipeline. The data of each has the fields of [Notice](#notice);
 its `detail` has at least the fields that are named with the event, and [Detail](#detail) says what they mean.
 
 Route: `page` alerts at once, `notify` alerts during the day, `log` is stored and alerts only through a route that names

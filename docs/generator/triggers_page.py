@@ -11,7 +11,7 @@ from headgate.triggers.kinds import BUILT_IN
 
 _TRIGGERS = """\
 Every kind of trigger with every field of its `config`. `headgate pipeline schema` prints the same as a JSON Schema for
-editors, with the kinds of installed packages; `headgate validate` refuses a config that does not fit it.
+editors, with the kinds of installed packages; `headgate pipeline validate` refuses a config that does not fit it.
 
 Texts may contain `${date}`, `${date_compact}`, `${day_compact}`, `${year}`, `${week}`, `${month}`, `${day}`, `${hour}`,
 `${minute}`, `${schedule}`, `${pipeline}`, `${run_id}`, `${attempt}`; of a job that calls back, `${callback_url}` and

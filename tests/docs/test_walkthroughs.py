@@ -27,8 +27,9 @@ LOOK_SECONDS = 0.5
 PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
 # Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
 LOOKS = re.compile(
-    r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|headgate asl describe\b|curl -s \S+/orders/"
-    r"|headgate run ls\b|headgate (period )?why\b|headgate pipeline (events|evaluate)\b|headgate lineage downstream\b"
+    r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|headgate asl show-execution\b|curl -s \S+/orders/"
+    r"|headgate (run|check|incident) (ls|log)\b|headgate period why\b|headgate pipeline (events|evaluate)\b"
+    r"|headgate lineage downstream\b"
 )
 # What the shell says of a process that was killed, sooner or later.
 KILLED = re.compile(r"bash: line \d+: +\d+ Killed")
@@ -37,6 +38,7 @@ VARIES = (
     (re.compile(r"\b(evt|wrk|ovr)_[0-9A-Z]{26}\b"), r"\1_ID"),
     (re.compile(r"\bINC-[0-9A-Z]{26}\b"), "INC-ID"),
     (re.compile(r"\((resolved )?\d+[smh] ago\)"), "(AGO)"),
+    (re.compile(r"\b\d+[smh] ago\b"), "AGO"),
     (re.compile(r"entries in \d+ chains"), "entries in chains"),
     (re.compile(r"@[0-9a-f]{12}\b"), "@DIGEST"),
     (re.compile(r'"seed":"[0-9A-Z]{26}"'), '"seed":"ID"'),
@@ -202,6 +204,20 @@ def test_tutorial__every_file_and_command__does_what_the_page_shows(tmp_path: Pa
 
     assert (tmp_path / "orders" / ".headgate" / "headgate.db").exists()
     assert typed.count("kill -9 $!") == 2
+
+
+@pytest.mark.timeout(240)
+def test_loop_tutorial__every_file_and_command__does_what_the_page_shows(tmp_path: Path) -> None:
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, free_ports())
+        exits.callback(shell.close)
+        for step in steps(DOCS / "tutorial-loop.md"):
+            if isinstance(step, File):
+                (tmp_path / "shop" / step.name).write_text(step.text)
+            else:
+                shell.run(step)
+
+    assert (tmp_path / "shop" / "shop.db").exists()
 
 
 @pytest.mark.timeout(240)

@@ -24,8 +24,8 @@ grpc = "127.0.0.1:8401"
 _PIPELINE: Final = """\
 # yaml-language-server: $schema=../schemas/pipeline.json
 # The pipeline {name}-daily: every morning, as soon as its source is there, it runs the workflow `refresh` of app.py.
-#   headgate validate     says what is wrong with this file, by line
-#   headgate why {name}-daily      says why it has or has not run today
+#   headgate pipeline validate            lists what is wrong with this file, by line
+#   headgate period why {name}-daily      explains why it has or has not run today
 id: {name}-daily
 owner: you@example.com
 description: Refreshes {name} once a day.
