@@ -48,7 +48,9 @@ VARIES = (
     (re.compile(r"passed in [\d.]+s"), "passed in TIME"),
     (re.compile(r"(completed in|failed in|duration) +[\dms.]+"), r"\1 TIME"),
     (re.compile(r"\b\d+\.\d\ds\b|\b\d\d:\d\d:\d\d\.\d{3}\b"), "TIME"),
-    (re.compile(r"\b(run|readiness|backfill)_[0-9A-Z]{26}\b"), r"\1_ID"),
+    (re.compile(r"\b(run|rerun|readiness|backfill)_[0-9A-Z]{26}\b"), r"\1_ID"),
+    # By the time of the answer it may have ended.
+    (re.compile(r"\b(ACCEPTED|COMPLETED), within"), "STATUS, within"),
     # On the wall of a pipeline: with the day, if that is another one.
     (re.compile(r"(\d{4}-\d\d-\d\d )?\b\d\d:\d\d\b"), "CLOCK"),
     (re.compile(r"\bCES?T\b"), "ZONE"),
