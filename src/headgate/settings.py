@@ -437,8 +437,8 @@ class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
     queues: Annotated[
         QueuePatterns,
         about(
-            "URLs of the SQS queues that fan-outs may send their chunks to, with * for any characters; by default all "
-            "queues of store.aws_region and of store.aws_endpoint_url."
+            "URLs of the SQS queues, beside fanout.queue_url, that fan-outs may name for their chunks, with * for any "
+            "characters; without it they may name no other."
         ),
     ] = ()
     price_per_gb_second: Annotated[

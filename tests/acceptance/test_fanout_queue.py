@@ -54,6 +54,7 @@ class Site:
             "HEADGATE_STORE_AWS_REGION": REGION,
             "HEADGATE_STORE_AWS_ENDPOINT_URL": endpoint,
             "HEADGATE_FANOUT_MANIFESTS": "manifests",
+            "HEADGATE_FANOUT_QUEUES": f"{endpoint}/*/survey-*,https://sqs.*.amazonaws.com/*/survey-*",
         }
         self.sqs: SQSClient = aws_session(self.account).client("sqs", endpoint_url=endpoint)
         self.dead_url = self.sqs.create_queue(QueueName="survey-dead")["QueueUrl"]
@@ -239,8 +240,9 @@ def test_manifest__uploaded_to_a_bucket__is_an_object_and_its_fan_out_is_awaited
 
 def test_queue__not_usable__is_refused_and_nothing_is_created(site: Site) -> None:
     refusals = {
-        "https://169.254.169.254/1/chunks": "it is not at AWS, nor at store.aws_endpoint_url",
-        "https://sqs.eu-north-1.amazonaws.com/123456789012/chunks": f"store.aws_region is {REGION}",
+        "https://169.254.169.254/1/chunks": "fanout.queues allows",
+        site.queue_url.replace("survey", "payroll"): "an operator can add this URL there",
+        "https://sqs.eu-north-1.amazonaws.com/123456789012/survey-chunks": f"store.aws_region is {REGION}",
         "survey-chunks": "write the URL of an SQS queue",
         f"{site.queue_url}-of-others": "it does not exist",
     }

@@ -242,7 +242,7 @@ def open_fanouts(
     def queue() -> SqsQueue:
         return open_queue(opened, clock)
 
-    rules = QueueRules(store.aws_region, store.aws_endpoint_url, opened.settings.fanout.queues)
+    rules = QueueRules(store.aws_region, opened.settings.fanout.queues, opened.settings.fanout.queue_url)
 
     def check_queue(queue_url: str) -> None:
         rules.check(queue_url)

@@ -19,15 +19,16 @@ _AWS: Final = re.compile(r"sqs\.([a-z0-9-]{1,40})\.amazonaws\.com(\.cn)?")
 
 
 class QueueRules(Struct, frozen=True):
-    """The queues of one installation.
+    """The queues that fan-outs of one installation may name, because the server sends with its own credentials.
 
-    `patterns` are the allowed URLs with * for any characters; without any, all queues of the region and of the
-    configured endpoint are allowed. Requests go to the endpoint of the client, whatever host the URL names.
+    `patterns` are the allowed URLs with * for any characters; without any, no queue is allowed but `default_url`.
+    Requests go to the endpoint of the client, whatever host the URL names.
     """
 
     region: str | None
-    endpoint_url: str | None = None
     patterns: Sequence[str] = ()
+    # The queue of fan-outs that name none.
+    default_url: str | None = None
 
     def check(self, queue_url: str) -> None:
         """Raise `DefinitionError` for a queue that fan-outs may not use."""
@@ -40,18 +41,14 @@ class QueueRules(Struct, frozen=True):
                 f"queue_url {shown!r}: write the URL of an SQS queue, such as "
                 f"https://sqs.{self.region}.amazonaws.com/123456789012/chunks"
             )
-        if self.patterns:
-            if not any(fnmatchcase(queue_url, pattern) for pattern in self.patterns):
-                raise DefinitionError(f"queue_url {shown!r}: fanout.queues allows {', '.join(self.patterns)}")
-            return
-        if self.endpoint_url is not None and _origin(parts) == _origin(urlsplit(self.endpoint_url)):
-            return
-        found = _AWS.fullmatch(parts.hostname or "")
-        if found is None or parts.scheme != "https" or parts.port is not None:
+        if queue_url != self.default_url and not any(fnmatchcase(queue_url, pattern) for pattern in self.patterns):
+            allowed = ", ".join(self.patterns) if self.patterns else "none"
             raise DefinitionError(
-                f"queue_url {shown!r}: it is not at AWS, nor at store.aws_endpoint_url; allow it with fanout.queues"
+                f"queue_url {shown!r}: the server may not send to it; fanout.queues allows {allowed}: "
+                "an operator can add this URL there, or a pattern with *"
             )
-        if found[1] != self.region:
+        found = _AWS.fullmatch(parts.hostname or "")
+        if found is not None and found[1] != self.region:
             raise DefinitionError(f"queue_url {shown!r}: store.aws_region is {self.region}; use a queue of that region")
 
 
@@ -68,7 +65,3 @@ def _split(queue_url: str) -> SplitResult | None:
     if parts.scheme not in ("http", "https") or not parts.hostname or has_more or not is_plain:
         return None
     return parts if _PATH.fullmatch(parts.path) else None
-
-
-def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
-    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)

@@ -7,13 +7,23 @@ import pytest
 from headgate.errors import DefinitionError
 from headgate.fanout.model.queue_urls import QueueRules
 
-RULES = QueueRules("eu-west-1", "http://127.0.0.1:4566")
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/chunks"
+ANY_AWS = QueueRules("eu-west-1", ["https://sqs.*.amazonaws.com/*"])
 
 
-@pytest.mark.parametrize("url", [QUEUE, QUEUE + ".fifo", "http://127.0.0.1:4566/000000000000/chunks"])
-def test_check__queue_of_the_region_or_the_endpoint__is_allowed(url: str) -> None:
-    RULES.check(url)
+@pytest.mark.parametrize("url", [QUEUE, QUEUE + ".fifo"])
+def test_check__url_matches_a_pattern__is_allowed(url: str) -> None:
+    ANY_AWS.check(url)
+
+
+def test_check__queue_of_fan_outs_that_name_none__is_allowed_by_its_own_setting() -> None:
+    QueueRules("eu-west-1", default_url=QUEUE).check(QUEUE)
+
+
+@pytest.mark.parametrize("url", [QUEUE, "http://127.0.0.1:4566/000000000000/chunks"])
+def test_check__no_queue_is_configured__is_refused_and_the_setting_is_named(url: str) -> None:
+    with pytest.raises(DefinitionError, match=r"may not send to it; fanout\.queues allows none: an operator can add"):
+        QueueRules("eu-west-1", default_url=QUEUE + "-default").check(url)
 
 
 @pytest.mark.parametrize(
@@ -29,19 +39,18 @@ def test_check__queue_of_the_region_or_the_endpoint__is_allowed(url: str) -> Non
         ("https://sqs.eu-west-1.amazonaws.com:x/1/chunks", "write the URL"),
         (QUEUE + "\n", "write the URL"),
         ("https://sqs.us-east-1.amazonaws.com/1/chunks", "store.aws_region is eu-west-1"),
-        ("http://sqs.eu-west-1.amazonaws.com/1/chunks", "not at AWS"),
-        ("https://169.254.169.254/1/chunks", "not at AWS"),
-        ("http://127.0.0.1:4567/1/chunks", "not at AWS"),
-        ("https://sqs.eu-west-1.amazonaws.com.example.org/1/chunks", "not at AWS"),
+        ("http://sqs.eu-west-1.amazonaws.com/1/chunks", "fanout.queues allows"),
+        ("https://169.254.169.254/1/chunks", "fanout.queues allows"),
+        ("https://sqs.eu-west-1.amazonaws.com.example.org/1/chunks", "fanout.queues allows"),
     ],
 )
 def test_check__anything_else__is_refused_with_the_reason(url: str, reason: str) -> None:
     with pytest.raises(DefinitionError, match=reason):
-        RULES.check(url)
+        ANY_AWS.check(url)
 
 
 def test_check__settings_name_queues__only_those_are_allowed() -> None:
-    rules = QueueRules("eu-west-1", patterns=["https://sqs.eu-west-1.amazonaws.com/123456789012/survey-*"])
+    rules = QueueRules("eu-west-1", ["https://sqs.eu-west-1.amazonaws.com/123456789012/survey-*"])
 
     rules.check("https://sqs.eu-west-1.amazonaws.com/123456789012/survey-chunks")
 
