@@ -33,6 +33,20 @@ def deeper(what):
     if what == "much":
         for number in range(5_000):
             print("line", number, "x" * 400)
+    if what in ("leave", "leave an orphan"):
+        loop = "while :; do echo left behind; echo x >> beats; sleep 0.01; done"
+        command = f"({loop}) &" if what == "leave an orphan" else loop
+        left = subprocess.Popen(["sh", "-c", command], cwd=os.path.dirname(__file__))
+        if what == "leave an orphan":
+            left.wait()
+    if what == "listen":
+        beats = os.path.join(os.path.dirname(__file__), "beats")
+        until = time.monotonic() + 20
+        while not os.path.exists(beats):
+            time.sleep(0.01)
+        size = os.path.getsize(beats)
+        while os.path.getsize(beats) < size + 6 and time.monotonic() < until:
+            time.sleep(0.01)
     if what == "child":
         subprocess.run(["echo", "from a program"], check=True)
         print("to stderr", file=sys.stderr)
@@ -91,6 +105,16 @@ def test_output__jobs_of_one_process__each_has_its_own(pool: ChildPool) -> None:
 
     assert (first.printed, third.printed) == ("before one\n", "before quiet\n")
     assert second.printed == "before child\nfrom a program\nto stderr\n"
+
+
+@pytest.mark.parametrize("how", ["leave", "leave an orphan"])
+def test_output__of_a_process_that_an_earlier_chunk_has_left__is_not_in_the_next_ones(
+    pool: ChildPool, how: str
+) -> None:
+    left, listened, again, crashed = ended(pool, how, "listen", "listen", "exit")
+
+    assert left.printed.startswith(f"before {how}\n")
+    assert [listened.printed, again.printed, crashed.printed] == ["before listen\n", "before listen\n", "before exit\n"]
 
 
 def test_failure__raised__has_traceback_output_and_memory(pool: ChildPool) -> None:
@@ -161,7 +185,7 @@ def test_logs__of_a_failed_chunk__are_printed_and_shown_on_its_page(project: Pat
     with Server(project) as server:
         said(project, "fanout", "submit", "--group", "g", "--handler", "mine:run", "--lines", "items.txt",
              "--chunk-size", "1", "--run-id", "monday", "--max-attempts", "2")  # fmt: skip
-        said(project, "fanout", "watch", "monday", exit_code=2)
+        said(project, "fanout", "watch", "monday", exit_code=1)
 
         ids = [each["chunk_id"] for each in server.get("/fanouts/monday/chunks")["chunks"]]
         printed = said(project, "chunk", "logs", "monday", ids[1])

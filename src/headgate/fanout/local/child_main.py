@@ -19,7 +19,7 @@ from headgate import typed_decode
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.errors import HeadgateError
 from headgate.fanout.handlers import Loaded, load, perform
-from headgate.fanout.local import captured_output
+from headgate.fanout.local.captured_output import JobOutput
 from headgate.fanout.local.child_process import TRACE_SIGNAL
 from headgate.fanout.local.source_files import loaded_files, possible_files
 from headgate.fanout.model.child_protocol import JOBS, Imported, Job, Progress, Ready, Unusable
@@ -31,6 +31,8 @@ def main(arguments: list[str]) -> None:
     """Serve the worker at the other end of the socket whose descriptor is the first argument."""
     descriptor, memory_mb, handler = int(arguments[0]), int(arguments[1]), arguments[2]
     access = typed_decode.from_json(arguments[3], LocalAccess)
+    outputs = socket.socket(fileno=int(arguments[5]))
+    outputs.set_inheritable(False)
     _guard(int(arguments[4]), descriptor)
     # What was printed before a crash must be in the file.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # not replaced yet
@@ -54,18 +56,25 @@ def main(arguments: list[str]) -> None:
         limit_bytes = memory_mb * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
     channel.send(Ready(tuple(dict.fromkeys((*filter(None, [loaded.file]), *loaded_files())))))
-    _serve(channel, jobs, loaded, access.files)
+    _serve(channel, jobs, loaded, access.files, JobOutput(outputs))
 
 
 def _guard(worker: int, descriptor: int) -> None:
     """Kill this session when the worker exits, even while C code blocks every Python thread.
 
-    A forked process waits for the worker's end. It belongs to this process group and ends with it.
+    A forked process waits for the worker's end. It belongs to this process group and ends with it. It is no child of
+    this process, so that all children are those of the handler.
     """
     if os.getppid() != worker:
         os._exit(0)
-    if sys.platform != "linux" or os.fork() != 0:
+    if sys.platform != "linux":
         return
+    between = os.fork()
+    if between != 0:
+        os.waitpid(between, 0)
+        return
+    if os.fork() != 0:
+        os._exit(0)
     # Otherwise the worker would never see the end of this process.
     os.close(descriptor)
     try:
@@ -77,14 +86,18 @@ def _guard(worker: int, descriptor: int) -> None:
 
 
 def _serve(
-    channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job], handler: Loaded, files: FileRoots | None
+    channel: ProcessChannel[Job],
+    jobs: queue.SimpleQueue[Job],
+    handler: Loaded,
+    files: FileRoots | None,
+    output: JobOutput,
 ) -> None:
     modules_count = len(sys.modules)
     while True:
         job = jobs.get()
-        captured_output.begin_job()
+        output.begin()
         answer = perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done)), files)  # type: ignore[misc]
-        printed = captured_output.end_job()
+        printed = output.end()
         if printed:
             answer = replace(answer, printed=printed)
         if len(sys.modules) != modules_count:

@@ -57,14 +57,15 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             allowed = msgspec.json.encode(access).decode()
-            arguments = [str(theirs.fileno()), str(memory_mb or 0), handler, allowed, str(os.getpid())]
+            self._output = OutputFile()
+            outputs = self._output.child_end.fileno()
+            arguments = [str(theirs.fileno()), str(memory_mb or 0), handler, allowed, str(os.getpid()), str(outputs)]
             # -P: modules of the current folder must not replace those that this program itself imports.
             command = [sys.executable, "-P", "-m", "headgate.fanout.local.child_main", *arguments]
             # A new session, so that processes started by the handler can be killed with it.
-            self._output = OutputFile()
             self._process = subprocess.Popen(
                 command,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), outputs],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output.fileno(),
                 stderr=self._output.fileno(),
