@@ -369,7 +369,7 @@ def child_with(site: Site, monkeypatch: pytest.MonkeyPatch, acts: Sequence[str])
         Job(key, "r", f"chunk-{key:07d}", "g", "main", 1, key, 1, "{}", "k", input=f'["{what}"]')
         for key, what in enumerate(acts)
     ]
-    child = Child(f"{mine.MODULE}:obedient", memory_mb=None, access=ANY_HANDLER, now=0.0)
+    child = Child(f"{mine.MODULE}:obedient", 1, memory_mb=None, access=ANY_HANDLER, now=0.0)
     try:
         child.give(jobs, 0.0)
         yield child, jobs

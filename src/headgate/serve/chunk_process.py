@@ -75,7 +75,7 @@ def _check_queue(fanout: Fanout) -> None:
 
 def check_handler(handler: str, clock: Clock) -> None:
     """Raise `DefinitionError` if a handler cannot be loaded in a child process."""
-    child = Child(handler, memory_mb=None, access=ANY_HANDLER, now=clock.monotonic())
+    child = Child(handler, 1, memory_mb=None, access=ANY_HANDLER, now=clock.monotonic())
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(child.channel, selectors.EVENT_READ)

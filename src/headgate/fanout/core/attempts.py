@@ -75,6 +75,8 @@ class AttemptFailure(Struct, frozen=True):
     printed: str = ""
     memory_mb: int | None = None
     duration_ms: int | None = None
+    # Number of the worker's process that ran it, from 1.
+    process: int | None = None
 
 
 class AttemptResult(Struct, frozen=True):
@@ -87,6 +89,7 @@ class AttemptResult(Struct, frozen=True):
     memory_mb: int | None = None
     duration_ms: int | None = None
     printed: str = ""
+    process: int | None = None
 
 
 _WATCHED: Final = (Disposition.RETRYING, Disposition.DEFERRED, Disposition.DEAD, Disposition.QUARANTINED)
@@ -150,6 +153,7 @@ def start_change(
         started_at=now,
         completed_at=None,
         duration_ms=None,
+        process=None,
         printed=None,
     )
     counted = {"attempts": 1}
@@ -191,6 +195,7 @@ def completion_change(
         output_key=(result.output_key or chunk.output_key) if is_rerun else result.output_key,
         output=merged_output(chunk, result.output) if is_rerun else result.output,
         memory_mb=result.memory_mb,
+        process=result.process,
         error=None,
         error_class=None,
         error_fingerprint=None,
@@ -246,6 +251,7 @@ def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now
         # Of the attempt itself, if its worker has measured it: a chunk may wait in its worker's queue.
         duration_ms=spent_ms if failure.duration_ms is None else failure.duration_ms,
         memory_mb=failure.memory_mb,
+        process=failure.process,
         log_ref=_foreign_ref(chunk) if log is None else log.sk,
         lost_attempts=lost_attempts,
         error=_text(failure.message),
@@ -434,6 +440,7 @@ def _parent_done(piece: Chunk, ok: int, failed: int, width: int, now: str) -> Wr
 
 def _attempt(chunk: Chunk, outcome: AttemptOutcome, now_ms: int, failure: AttemptFailure | None) -> Attempt:
     key = attempt_key(chunk.run_id, chunk.chunk_id, chunk.attempt)
+    spent_ms = _known_ms(chunk) if outcome is AttemptOutcome.LOST else _spent_ms(chunk, now_ms)
     return Attempt(
         run_id=chunk.run_id,
         sk=str(key.sort),
@@ -441,8 +448,9 @@ def _attempt(chunk: Chunk, outcome: AttemptOutcome, now_ms: int, failure: Attemp
         outcome=outcome,
         ended_at=timestamp(now_ms),
         started_at=chunk.started_at,
-        duration_ms=chunk.duration_ms if chunk.duration_ms is not None else _spent_ms(chunk, now_ms),
+        duration_ms=chunk.duration_ms if chunk.duration_ms is not None else spent_ms,
         worker=chunk.worker,
+        process=chunk.process,
         error=None if failure is None else _text(failure.message),
         error_class=None if failure is None else _text(failure.error_class),
         error_fingerprint=None if failure is None else fingerprint(failure.error_class, failure.message),

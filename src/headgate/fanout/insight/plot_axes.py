@@ -118,6 +118,13 @@ def rectangle(x: float, y: float, width: float, height: float, colour: str, *, m
     return f'<rect class="{mark}" {place} fill="{colour}"{inside}'
 
 
+def dashed(x: float, y: float, width: float, height: float, colour: str, *, mark: str, tip: str) -> str:
+    """Return a rectangle of dashes without a filling."""
+    place = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
+    dashes = f'fill="none" pointer-events="all" stroke="{colour}" stroke-dasharray="3 2"'
+    return f'<rect class="{mark}" {place} {dashes}><title>{safe(tip)}</title></rect>'
+
+
 def document(kind: str, title: str, description: str, body: Sequence[str], *, frame: Frame) -> str:
     """Return the complete picture, with title and description for screen readers."""
     # Several plots may share a page, so that their ids must differ.

@@ -1,4 +1,4 @@
-"""Worker lanes: a chart with a lane per worker and a bar per attempt."""
+"""Worker lanes: a chart with a lane for each process of a worker, and a bar for each attempt."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.fanout.insight.plot_axes import (
     AMBER,
@@ -19,6 +20,7 @@ from headgate.fanout.insight.plot_axes import (
     WIDTH,
     Entry,
     Frame,
+    dashed,
     document,
     empty,
     head,
@@ -55,8 +57,15 @@ _ENDED_AS: Final = {
 }
 
 
+# A worker and the number of its process.
+Lane = tuple[str, int]
+
+
 class Span(Struct, frozen=True):
-    """The time of one attempt on a worker. `outcome` is None while it runs."""
+    """The time of one attempt on a worker. `outcome` is None while it runs.
+
+    A lost attempt is known to have run until `known_ms`; from there on nothing was heard of its worker.
+    """
 
     worker: str
     chunk_id: str
@@ -64,27 +73,37 @@ class Span(Struct, frozen=True):
     begin_ms: int
     end_ms: int
     outcome: AttemptOutcome | None
+    # Number of the worker's process; 0 if it is unknown.
+    process: int = 0
+    known_ms: int | None = None
+
+    @property
+    def lane(self) -> Lane:
+        """The process that it ran in."""
+        return self.worker, self.process
 
 
 def lanes_plot(
     run_id: str, chunks: Iterable[Chunk], attempts: Iterable[Attempt], now_ms: int, *, note: str = ""
 ) -> str:
-    """Return a chart of attempts over time, with a lane per worker.
+    """Return a chart of attempts over time, with a lane for each process of a worker.
 
-    With many workers, those with failures and then the busiest are shown; with many attempts, an even choice of
+    With many processes, those with failures and then the busiest are shown; with many attempts, an even choice of
     failures and others. The chart says how many it leaves out.
     """
     title = f"Workers of {run_id}"
-    spans = spans_of(chunks, attempts, now_ms)
+    spans = _placed(spans_of(chunks, attempts, now_ms))
     if not spans:
         return empty("lanes", title, "No worker has claimed a chunk yet.")
     lanes = _lanes(spans)
-    shown = _thinned([span for span in spans if span.worker in lanes])
+    shown = _thinned([span for span in spans if span.lane in lanes])
     begin_ms = min(span.begin_ms for span in shown)
     seconds = max(0.001, (max(span.end_ms for span in shown) - begin_ms) / 1000)
-    workers = len({span.worker for span in spans})
+    processes = len({span.lane for span in spans})
     left_out = f"{len(shown)} of {len(spans)} attempts" if len(shown) < len(spans) else f"{len(spans)} attempts"
-    detail = f"{len(lanes)} of {workers} workers, {left_out}. {note}".strip()
+    is_lost = any(span.outcome is AttemptOutcome.LOST for span in shown)
+    lost = " Dashed: lost, nothing was heard of the worker." if is_lost else ""
+    detail = f"{len(lanes)} of {processes} processes, {left_out}.{lost} {note}".strip()
     body, top = head(_outcome_entries(shown), detail, width=WIDTH)
     frame = Frame(left=160, top=top, height=top + LANE * len(lanes) + BOTTOM)
     for lane, name in enumerate(_labels(lanes)):
@@ -92,7 +111,8 @@ def lanes_plot(
     for span in sorted(shown, key=lambda one: one.begin_ms):
         left = frame.x((span.begin_ms - begin_ms) / 1000 / seconds)
         right = frame.x((span.end_ms - begin_ms) / 1000 / seconds)
-        body.append(_span_bar(span, left, right, frame.top + LANE * lanes[span.worker]))
+        known = right if span.known_ms is None else frame.x((span.known_ms - begin_ms) / 1000 / seconds)
+        body.append(_span_bar(span, left, right, known, frame.top + LANE * lanes[span.lane]))
     body += x_axis(frame, time_ticks(seconds), "since the first attempt that is shown")
     return document("lanes", title, detail, body, frame=frame)
 
@@ -107,11 +127,39 @@ def spans_of(chunks: Iterable[Chunk], attempts: Iterable[Attempt], now_ms: int) 
     for attempt in attempts:
         chunk_id = attempt.sk.split("#")[1]
         if attempt.worker is not None:
-            end_ms = timestamp_ms(attempt.ended_at)
-            begin_ms = _begin_ms(attempt.started_at, attempt.duration_ms, end_ms)
-            span = Span(attempt.worker, chunk_id, attempt.attempt, begin_ms, end_ms, attempt.outcome)
-            found[chunk_id, attempt.attempt] = span
+            found[chunk_id, attempt.attempt] = _attempt_span(attempt, attempt.worker, chunk_id)
     return sorted(found.values(), key=lambda span: (span.begin_ms, span.chunk_id, span.attempt))
+
+
+def _attempt_span(attempt: Attempt, worker: str, chunk_id: str) -> Span:
+    end_ms, number = timestamp_ms(attempt.ended_at), attempt.process or 0
+    if attempt.outcome is AttemptOutcome.LOST and attempt.started_at is not None:
+        begin_ms = min(end_ms, timestamp_ms(attempt.started_at))
+        known_ms = min(end_ms, begin_ms + (attempt.duration_ms or 0))
+        return Span(worker, chunk_id, attempt.attempt, begin_ms, end_ms, attempt.outcome, number, known_ms)
+    begin_ms = _begin_ms(attempt.started_at, attempt.duration_ms, end_ms)
+    return Span(worker, chunk_id, attempt.attempt, begin_ms, end_ms, attempt.outcome, number)
+
+
+def _placed(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans with a process each: attempts that run or were lost get one of their worker that was free.
+
+    A worker without numbered processes, such as a function, keeps one lane.
+    """
+    free_ms: dict[str, dict[int, int]] = {}
+    for span in spans:
+        if span.process:
+            free_ms.setdefault(span.worker, {})[span.process] = 0
+    placed = []
+    for span in spans:
+        ends_ms = free_ms.get(span.worker)
+        if ends_ms is not None:
+            number = span.process or min(ends_ms, key=lambda each: (ends_ms[each], each))
+            ends_ms[number] = max(ends_ms[number], span.end_ms)
+            placed.append(replace(span, process=number))
+        else:
+            placed.append(span)
+    return placed
 
 
 def _chunk_span(chunk: Chunk, now_ms: int) -> Span | None:
@@ -124,7 +172,8 @@ def _chunk_span(chunk: Chunk, now_ms: int) -> Span | None:
         return None
     end_ms = timestamp_ms(chunk.completed_at)
     begin_ms = _begin_ms(chunk.started_at, chunk.duration_ms, end_ms)
-    return Span(chunk.worker, chunk.chunk_id, chunk.attempt, begin_ms, end_ms, _ENDED_AS[chunk.disposition])
+    outcome = _ENDED_AS[chunk.disposition]
+    return Span(chunk.worker, chunk.chunk_id, chunk.attempt, begin_ms, end_ms, outcome, chunk.process or 0)
 
 
 def _begin_ms(started_at: str | None, duration_ms: int | None, end_ms: int) -> int:
@@ -134,25 +183,30 @@ def _begin_ms(started_at: str | None, duration_ms: int | None, end_ms: int) -> i
     return min(end_ms, timestamp_ms(started_at)) if started_at is not None else end_ms
 
 
-def _lanes(spans: Sequence[Span]) -> dict[str, int]:
-    """Return the lane of each shown worker, in the order of their first attempts."""
-    weights: dict[str, tuple[int, int]] = {}
+def _lanes(spans: Sequence[Span]) -> dict[Lane, int]:
+    """Return the place of each shown lane: workers in the order of their first attempts, each with its processes."""
+    weights: dict[Lane, tuple[int, int]] = {}
+    first: dict[str, int] = {}
     for span in spans:
-        failures, busy_ms = weights.get(span.worker, (0, 0))
-        weights[span.worker] = (failures + _is_bad(span), busy_ms + span.end_ms - span.begin_ms)
-    chosen = set(sorted(weights, key=lambda worker: (-weights[worker][0], -weights[worker][1], worker))[:LANES_MAX])
-    in_order = (worker for worker in weights if worker in chosen)
-    return {worker: lane for lane, worker in enumerate(in_order)}
+        failures, busy_ms = weights.get(span.lane, (0, 0))
+        weights[span.lane] = (failures + _is_bad(span), busy_ms + span.end_ms - span.begin_ms)
+        first.setdefault(span.worker, len(first))
+    chosen = sorted(weights, key=lambda lane: (-weights[lane][0], -weights[lane][1], lane))[:LANES_MAX]
+    in_order = sorted(chosen, key=lambda lane: (first[lane[0]], lane[1]))
+    return {lane: place for place, lane in enumerate(in_order)}
 
 
-def _labels(workers: Iterable[str]) -> list[str]:
-    """Return the short names of workers. Several of one process, as for its main and slow lane, are numbered."""
+def _labels(lanes: Iterable[Lane]) -> list[str]:
+    """Return the names of lanes, such as `4711@vm #2`. Several workers of a process, as for its two lanes, differ."""
+    known: dict[str, str] = {}
     seen: Counter[str] = Counter()
     labels = []
-    for worker in workers:
-        name = short_worker_name(worker)
-        seen[name] += 1
-        labels.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    for worker, process in lanes:
+        if worker not in known:
+            name = short_worker_name(worker)
+            seen[name] += 1
+            known[worker] = name if seen[name] == 1 else f"{name} ({seen[name]})"
+        labels.append(f"{known[worker]} #{process}" if process else known[worker])
     return labels
 
 
@@ -179,8 +233,13 @@ def _outcome_entries(spans: Iterable[Span]) -> list[Entry]:
     return [*entries, Entry(BLUE, _RUNNING)] if None in found else entries
 
 
-def _span_bar(span: Span, left: float, right: float, top: float) -> str:
+def _span_bar(span: Span, left: float, right: float, known: float, top: float) -> str:
     ended = _RUNNING if span.outcome is None else span.outcome.value.lower()
     tip = f"{span.chunk_id} attempt {span.attempt}: {ended}, {time_text((span.end_ms - span.begin_ms) / 1000)}"
     colour = BLUE if span.outcome is None else _OUTCOME_COLOURS[span.outcome]
-    return rectangle(left, top + 2, max(1.0, right - left - 0.5), LANE - 4, colour, mark="span", tip=tip)
+    if span.known_ms is None:
+        return rectangle(left, top + 2, max(1.0, right - left - 0.5), LANE - 4, colour, mark="span", tip=tip)
+    dead = dashed(known, top + 2, max(1.0, right - known - 0.5), LANE - 4, colour, mark="lost", tip=tip)
+    if known - left < 1.0:
+        return dead
+    return rectangle(left, top + 2, known - left, LANE - 4, colour, mark="span", tip=tip) + dead

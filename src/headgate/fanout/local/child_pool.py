@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.fanout.core.attempts import ErrorClass
@@ -222,7 +223,9 @@ class ChildPool:
                 roomy = [child for child in alike if len(child.jobs) < ahead]
                 return min(roomy, key=lambda child: len(child.jobs), default=None)
             self._retire(others[0])
-        child = Child(assignment.handler, memory_mb=assignment.memory_mb, access=self._access, now=now)
+        used = {child.number for child in self._children}
+        number = next(number for number in range(1, self._processes + 1) if number not in used)
+        child = Child(assignment.handler, number, memory_mb=assignment.memory_mb, access=self._access, now=now)
         self._children.append(child)
         self._selector.register(child.channel, selectors.EVENT_READ, child)
         return child
@@ -283,7 +286,7 @@ class ChildPool:
                         child.disown()
                         break
                     self._learn(child.handler, answer.duration_ms / 1000 + 0.0001)
-                    messages += self._finished(answer)
+                    messages += self._finished(replace(answer, process=child.number))
                 case Progress():
                     messages.append(answer)
         return messages
@@ -324,6 +327,7 @@ class ChildPool:
             is_lost=is_lost,
             printed=death.printed,
             memory_mb=death.memory_mb,
+            process=child.number,
         )
         return self._finished(failed)
 

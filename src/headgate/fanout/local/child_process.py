@@ -53,7 +53,7 @@ class Death(Struct, frozen=True):
 class Child:
     """One child process. It runs jobs in the order they are sent."""
 
-    def __init__(self, handler: str, *, memory_mb: int | None, access: LocalAccess, now: float) -> None:
+    def __init__(self, handler: str, number: int, *, memory_mb: int | None, access: LocalAccess, now: float) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             allowed = msgspec.json.encode(access).decode()
@@ -72,6 +72,8 @@ class Child:
                 start_new_session=True,
             )
         self.handler = handler
+        # Among the processes of its worker, from 1.
+        self.number = number
         self.memory_mb = memory_mb
         self.is_ready = False
         self.jobs: deque[Job] = deque()

@@ -46,6 +46,7 @@ def result_change(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: flo
             memory_mb=answer.memory_mb,
             duration_ms=answer.duration_ms,
             printed=answer.printed,
+            process=answer.process,
         )
         is_waiting = claim.fanout.queue_url is not None
         try:
@@ -54,7 +55,14 @@ def result_change(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: flo
             )
         except InvalidPayloadError as exc:
             # The result names items of another chunk, so that it cannot be recorded: the attempt counts as failed.
-            answer = Failed(answer.key, answer.duration_ms, "InvalidPayloadError", str(exc), printed=answer.printed)
+            answer = Failed(
+                answer.key,
+                answer.duration_ms,
+                "InvalidPayloadError",
+                str(exc),
+                printed=answer.printed,
+                process=answer.process,
+            )
     if claim.fanout.cancelled_at is not None:
         return move_change(claim.chunk, Disposition.CANCELLED, now_ms=now_ms)
     failure = AttemptFailure(
@@ -67,5 +75,6 @@ def result_change(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: flo
         printed=answer.printed,
         memory_mb=answer.memory_mb,
         duration_ms=answer.duration_ms,
+        process=answer.process,
     )
     return failure_change(claim.chunk, failure, claim.fanout.rules(), now_ms=now_ms, draw=draw)

@@ -72,6 +72,8 @@ class Done(Struct, frozen=True, tag="done", omit_defaults=True):
     deferred: list[int] = []
     # What it wrote to standard output and error, shortened.
     printed: str = ""
+    # Number of the process, from 1; the pool adds it.
+    process: int | None = None
 
 
 class Failed(Struct, frozen=True, tag="failed", omit_defaults=True):
@@ -89,6 +91,7 @@ class Failed(Struct, frozen=True, tag="failed", omit_defaults=True):
     printed: str = ""
     # The largest memory of its process so far.
     memory_mb: int | None = None
+    process: int | None = None
 
 
 Answer = Ready | Imported | Unusable | Progress | Done | Failed

@@ -207,6 +207,8 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
     lease_expires_at: str | None = None
     heartbeat_at: str | None = None
     items_done: int = 0
+    # Number of the worker's process that ran it, from 1, once it has ended.
+    process: int | None = None
     receive_count: int = 0
     message_id: str | None = None
     # Body of its dead letter.
@@ -294,6 +296,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     started_at: str | None = None
     duration_ms: int | None = None
     worker: str | None = None
+    process: int | None = None
     error: str | None = None
     error_class: str | None = None
     error_fingerprint: str | None = None

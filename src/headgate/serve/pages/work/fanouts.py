@@ -18,6 +18,8 @@ from headgate.serve.pages.page import Page, PageRequest, PageRoute
 
 LISTED: Final = 50
 SHOWN_MAX: Final = 50
+# Error groups that are shown with the traceback of one of their chunks.
+TRACED_MAX: Final = 5
 FILTERS: Final = ("group", "status", "cursor")
 _WIDTH: Final = 1000
 # The order of the bar: ended well first, open last.
@@ -64,6 +66,13 @@ class FanoutList(Struct, frozen=True, kw_only=True):
     statuses: tuple[str, ...] = tuple(each.value for each in FanoutStatus)
 
 
+class Trace(Struct, frozen=True):
+    """The traceback of an attempt, which stands for those with similar errors."""
+
+    chunk_id: str
+    text: str
+
+
 class FanoutPage(Struct, frozen=True, kw_only=True):
     """View of a fan-out."""
 
@@ -73,6 +82,8 @@ class FanoutPage(Struct, frozen=True, kw_only=True):
     sentence: str
     eta: str
     errors: Section
+    # The traceback of a chunk of each group, by fingerprint.
+    traces: Mapping[str, Trace]
     failures: Section
     stuck: Section
     events: Section
@@ -159,13 +170,15 @@ def fanout_page(api: ApiCaller, run_id: str) -> FanoutPage:
     path = {"id": run_id}
     fanout = api.call("GET /fanouts/{id}", path=path)
     base = f"{PREFIX}/fanouts/{segment(run_id)}"
+    errors = api.section("GET /fanouts/{id}/errors", path=path)
     return FanoutPage(
         fanout=fanout,
         bars=buckets(fanout["counts"], fanout["chunks"]["total"]),
         item_bars=buckets(fanout["items"], fanout["items"]["total"], _ITEM_BUCKETS),
         sentence=sentence(fanout),
         eta=_eta(fanout),
-        errors=api.section("GET /fanouts/{id}/errors", path=path),
+        errors=errors,
+        traces=_traces(api, run_id, errors.items("groups")[:TRACED_MAX]),
         failures=api.section("GET /fanouts/{id}/failures", path=path, query={"limit": SHOWN_MAX}),
         stuck=api.section("GET /fanouts/{id}/stuck", path=path, query={"limit": SHOWN_MAX}),
         events=api.section("GET /fanouts/{id}/events", path=path),
@@ -186,6 +199,19 @@ def fanout_page(api: ApiCaller, run_id: str) -> FanoutPage:
             ("Check its counters", command("fanout", "reconcile", run_id)),
         ),
     )
+
+
+def _traces(api: ApiCaller, run_id: str, groups: Sequence[Mapping[str, Any]]) -> dict[str, Trace]:
+    """Return the newest traceback of the first chunk of each group, as far as there is one."""
+    found: dict[str, Trace] = {}
+    for group in groups:
+        for chunk_id in group["chunk_ids"][:1]:
+            path = {"id": run_id, "chunk_id": chunk_id}
+            logs = api.section("GET /fanouts/{id}/chunks/{chunk_id}/logs", path=path)
+            texts = [log["traceback"] for log in logs.items("logs") if log["traceback"]]
+            if texts:
+                found[group["fingerprint"]] = Trace(chunk_id, texts[-1])
+    return found
 
 
 def _eta(fanout: Mapping[str, Any]) -> str:

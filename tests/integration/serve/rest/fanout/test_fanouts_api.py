@@ -648,6 +648,17 @@ def test_chunks__sparse_status__is_found_over_several_pages(api: Api) -> None:
     assert len(pages) >= 3
 
 
+def test_chunks__status_without_an_index__pages_are_full_however_few_match(api: Api) -> None:
+    api.made(range=[0, 6000], chunk_size=1)
+    api.complete("chunk-0000001")
+    for number in (5998, 5999):
+        api.complete(f"chunk-{number:07d}")
+
+    assert _pages(api, "COMPLETED", 2) == [["chunk-0000001", "chunk-0005998"], ["chunk-0005999"]]
+    none = api.get("/fanouts/r/chunks?status=CANCELLED")
+    assert (none["chunks"], none["cursor"], none["total"]) == ([], None, 0)
+
+
 @pytest.mark.parametrize(("query", "total"), [("", 30), ("status=FAILED", 2), ("status=PENDING&limit=3", 27)])
 def test_chunks__first_page__has_the_number_of_all(api: Api, query: str, total: int) -> None:
     api.made(range=[0, 30], chunk_size=1, max_attempts=1)
