@@ -21,6 +21,7 @@ from headgate.settings import Settings
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Put
 from headgate.store.model.values import Item
+from tests.acceptance.page_commands import commands_of
 from tests.acceptance.program import Server, run, until
 from tests.ministack import REGION, Ministack, aws_session, fresh_account
 
@@ -121,12 +122,12 @@ class Site:
         assert ended.returncode == 0, ended.stderr
         return ended.stdout.splitlines()[-1]
 
-    def time_out(self) -> None:
+    def time_out(self, messages: int = CHUNKS) -> None:
         """Receive every message as a function that always times out does, until all are dead letters."""
 
         def all_are_dead() -> bool:
             self.sqs.receive_message(QueueUrl=self.queue_url, MaxNumberOfMessages=10, VisibilityTimeout=0)
-            return self.messages(self.dead_url) == CHUNKS
+            return self.messages(self.dead_url) == messages
 
         until(all_are_dead, "every message in the dead-letter queue")
 
@@ -182,6 +183,33 @@ def test_queue__221_dead_letters__are_drained_shown_redriven_and_run_to_success(
     assert (facts["status"], facts["chunks"]) == ("SUCCEEDED", "221 of 221 completed")
     assert facts["items"] == "221 of 221 ok"
     assert site.printed("fanout", "ls", "--group", "grs-15").count("survey ") == 1
+
+
+def test_queue_page__every_command__does_what_the_page_says(site: Site) -> None:
+    (site.folder / "spectra.jsonl").write_text("".join(f"{number}\n" for number in range(20)))
+    left = commands_of(_PAGE)
+
+    def typed(pattern: str, *more: str, exit_code: int = 0) -> str:
+        """Type the command of the page that matches, with the queues of this test for those of the page."""
+        (command,) = (each for each in left if re.fullmatch(pattern, each))
+        left.remove(command)
+        words = command.split()[1:]
+        urls = {True: site.dead_url, False: site.queue_url}
+        named = {"RUN": "survey", "URL": site.queue_url, "NAME": "test"}
+        words = [urls["dead" in word] if word.startswith("https://sqs.") else named.get(word, word) for word in words]
+        # A chunk for each line.
+        return site.printed(*(word.replace("500", "1") for word in words), *more, exit_code=exit_code)
+
+    typed(r"headgate fanout submit .*--queue-url https://\S+", "--run-id", "survey")
+    assert site.messages(site.queue_url) == 20
+    site.time_out(20)
+    assert "20 messages recorded" in typed(r"headgate fanout drain https://\S+")
+    assert "DEAD_LETTER" in typed(r"headgate fanout failures RUN")
+    assert "20 chunks redriven" in typed(r"headgate fanout redrive RUN --failed")
+    assert "RUNNING" in typed(r"headgate fanout show", "survey")
+    doctor = typed(r"headgate fanout doctor --queue-url URL --environment NAME", exit_code=1)
+    assert site.queue_url in doctor
+    assert left == set()
 
 
 def test_queue__lambda_function__reports_over_http_and_straight_to_the_store(site: Site) -> None:
