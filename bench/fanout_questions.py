@@ -14,7 +14,7 @@ from bench.measure import ROUNDS, Figure, seconds
 from headgate.fanout.insight.error_groups import error_groups
 from headgate.fanout.insight.progress import Follower
 from headgate.fanout.insight.stuck import stuck
-from headgate.fanout.model.states import Disposition
+from headgate.fanout.model.states import ChunkStatus, Disposition
 from headgate.fanout.repair.reconcile import ReconcileReport
 from headgate.fanout.service import FanoutService
 from headgate.store.sqlite.store import SqliteStore
@@ -35,7 +35,9 @@ def run(many: int = MANY, rounds: int = ROUNDS) -> list[Figure]:
     """Return the figures. `many` is a multiple of a thousand."""
     with ExitStack() as sites:
         small, large = (_site(sites, size) for size in (FEW, many))
+        cases: tuple[tuple[str, Callable[[FanoutService, str], int], int], ...]
         cases = (("show", _show, 10), ("stuck", _stuck, 40), ("failures", _failures, 40), ("errors", _errors, 40))
+        cases += (("chunks --status FAILED", _failed_page, 40), ("chunks --status COMPLETED", _completed_page, 40))
         flat = [
             _flat(f"{name}: time at {many:,} chunks / at {FEW:,}", (small, large), ask, times, rounds)
             for name, ask, times in cases
@@ -138,6 +140,15 @@ def _stuck(service: FanoutService, run_id: str) -> int:
 
 def _failures(service: FanoutService, run_id: str) -> int:
     return len(list(service.queries.failures(run_id)))
+
+
+def _failed_page(service: FanoutService, run_id: str) -> int:
+    return len(service.queries.in_disposition(run_id, Disposition.DEAD, limit=100).chunks)
+
+
+def _completed_page(service: FanoutService, run_id: str) -> int:
+    found = service.queries.matching(run_id, lambda chunk: chunk.status is ChunkStatus.COMPLETED, limit=100)
+    return len(found.chunks)
 
 
 def _errors(service: FanoutService, run_id: str) -> int:

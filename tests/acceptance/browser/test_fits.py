@@ -29,6 +29,12 @@ def test_fits__handlers_raise_hang_leak_and_crash_under_kills__page_explains_and
         page = person.open(f"/ui/fanouts/{survey.run_id}")
         for error_class in fits.ERROR_CLASSES.values():
             expect(page.locator("main")).to_contain_text(error_class)
+        for kind in ("Traceback", "Output"):
+            page.locator("summary", has_text=f"{kind} of chunk-").first.click()
+        assert page.locator("td pre", has_text=re.compile("faults.py.*in act", re.DOTALL)).count() == len(failures)
+        lanes = page.request.get(f"{survey.server.url}/api/v1/fanouts/{survey.run_id}/plots/workers").text()
+        assert re.search(r"\d+@\S+ #2<", lanes)
+        assert 'class="lost"' in lanes
         screenshots.take(page, "fits-failed", full_page=True)
         for failure in failures:
             page = person.open(f"/ui/fanouts/{survey.run_id}/chunks/{failure['chunk_id']}")

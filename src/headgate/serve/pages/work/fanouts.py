@@ -67,10 +67,14 @@ class FanoutList(Struct, frozen=True, kw_only=True):
 
 
 class Trace(Struct, frozen=True):
-    """The traceback of an attempt, which stands for those with similar errors."""
+    """The traceback of an attempt, which stands for those with similar errors; else what the attempt printed.
+
+    A process that crashes or takes too long prints the stack of that moment.
+    """
 
     chunk_id: str
     text: str
+    is_output: bool
 
 
 class FanoutPage(Struct, frozen=True, kw_only=True):
@@ -202,15 +206,16 @@ def fanout_page(api: ApiCaller, run_id: str) -> FanoutPage:
 
 
 def _traces(api: ApiCaller, run_id: str, groups: Sequence[Mapping[str, Any]]) -> dict[str, Trace]:
-    """Return the newest traceback of the first chunk of each group, as far as there is one."""
+    """Return the newest traceback or output of the first chunk of each group, as far as there is one."""
     found: dict[str, Trace] = {}
     for group in groups:
         for chunk_id in group["chunk_ids"][:1]:
             path = {"id": run_id, "chunk_id": chunk_id}
             logs = api.section("GET /fanouts/{id}/chunks/{chunk_id}/logs", path=path)
-            texts = [log["traceback"] for log in logs.items("logs") if log["traceback"]]
+            texts = [(log["traceback"], log["printed"]) for log in logs.items("logs")]
             if texts:
-                found[group["fingerprint"]] = Trace(chunk_id, texts[-1])
+                traceback, printed = texts[-1]
+                found[group["fingerprint"]] = Trace(chunk_id, traceback or printed, is_output=not traceback)
     return found
 
 
