@@ -59,7 +59,7 @@ def run_reports(
 
     Datasets are URNs, or pairs of an OpenLineage namespace and name. A try that fails and is retried is reported as
     such and decides nothing; the last one decides. Callbacks never fail the task: a report that the server does not
-    accept within 30 seconds is logged as an error.
+    accept within 40 seconds is logged as an error.
     """
     datasets = Datasets(tuple(inputs), tuple(outputs))
     kinds = {
