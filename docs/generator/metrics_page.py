@@ -22,6 +22,7 @@ from headgate.serve.incident_metrics import INCIDENTS_EVERY_SECONDS
 from headgate.serve.incident_metrics import SERIES as INCIDENT_SERIES
 from headgate.serve.metrics import CACHE_SERIES
 from headgate.serve.pipeline_metrics import SERIES
+from headgate.store.stats import COUNTERS as STORE_COUNTERS
 
 
 def _series_rows(series: Sequence[Series]) -> list[str]:
@@ -49,6 +50,11 @@ _SECTIONS: Final[Mapping[str, str]] = {
     "notify/metrics.py": "Alerts",
     "pipelines/probes/metrics.py": "Probes",
 }
+_STORE: Final = [
+    Series(f"headgate_store_{name}", "counter", (), f"Store {name} since the start of the process.")
+    for name in STORE_COUNTERS
+]
+_VERSION: Final = Series("headgate_info", "gauge", ("version",), "The version that runs; the value is 1.")
 _HEALTH: Final = """\
 The names are those of the state store's specification. `owner_team`, `signal_type` and `table` have a bounded number of
 values; further ones are counted as `other`. `dynamodb_…` measures calls to the store, SQLite included.
@@ -60,7 +66,7 @@ def metrics_page() -> str:
     declared: dict[str, list[Series]] = {title: [] for title in _SECTIONS.values()}
     for module, found in declared_metrics().items():
         declared[_SECTIONS[module]] += found
-    declared["Server"] += CACHE_SERIES.values()
+    declared["Server"] += [*CACHE_SERIES.values(), *_STORE, _VERSION]
     return "\n".join(
         [
             "# Metrics",
@@ -129,6 +135,9 @@ def metrics_page() -> str:
             *_series_rows(declared["Requests"]),
             "",
             "## Server",
+            "",
+            "Beside them, `/metrics` has the series `process_…` and `python_info` of the Prometheus client, and one",
+            "that ends in `_created`, the time of its start, for most counters and histograms.",
             "",
             *_series_rows(declared["Server"]),
             "",

@@ -284,13 +284,16 @@ def _cache_metrics(stats: CacheStats) -> Iterator[Metric]:
 
 
 def _lookup_metrics(stats: LookupStats) -> Iterator[Metric]:
-    for name, help_text, count in (
-        ("default_config_used", "Lookups answered with the lenient default config.", stats.default_config_used),
-        ("last_known_config_used", "Lookups answered with the last known config.", stats.last_known_used),
-        ("stale_config_used", "Lookups answered with an expired cache entry.", stats.stale_cache_used),
-        ("config_not_found", "Lookups of datasets that are not registered.", stats.not_found),
-    ):
-        yield CounterMetricFamily(name, help_text, value=count)
+    yield CounterMetricFamily(
+        "default_config_used", "Lookups answered with the lenient default config.", value=stats.default_config_used
+    )
+    yield CounterMetricFamily(
+        "last_known_config_used", "Lookups answered with the last known config.", value=stats.last_known_used
+    )
+    yield CounterMetricFamily(
+        "stale_config_used", "Lookups answered with an expired cache entry.", value=stats.stale_cache_used
+    )
+    yield CounterMetricFamily("config_not_found", "Lookups of datasets that are not registered.", value=stats.not_found)
 
 
 def _backend_metrics(stats: StoreStats) -> Iterator[Metric]:
