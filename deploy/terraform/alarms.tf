@@ -102,6 +102,23 @@ resource "aws_cloudwatch_metric_alarm" "iterator_age" {
   alarm_actions       = local.alarm_actions
 }
 
+resource "aws_cloudwatch_metric_alarm" "http" {
+  for_each = local.http_functions
+
+  alarm_name          = "${var.name}-${each.key}-5xx"
+  alarm_description   = "Callers of ${each.key} get server errors."
+  namespace           = "AWS/ApiGateway"
+  metric_name         = "5xx"
+  dimensions          = { ApiId = aws_apigatewayv2_api.http[each.key].id }
+  statistic           = "Sum"
+  period              = 60
+  evaluation_periods  = 3
+  threshold           = 1
+  comparison_operator = "GreaterThanOrEqualToThreshold"
+  treat_missing_data  = "notBreaching"
+  alarm_actions       = local.alarm_actions
+}
+
 # Queues.
 
 resource "aws_cloudwatch_metric_alarm" "dead_letters" {

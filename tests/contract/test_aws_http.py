@@ -21,7 +21,7 @@ from headgate.bootstrap.store import KEYS, AppService, create_dynamodb_tables, o
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.store.keyring import Keyring
-from tests.aws_rig import HTTP_FUNCTIONS, TABLE_PREFIX, is_granted, sign_in
+from tests.aws_rig import HTTP_FUNCTIONS, TABLE_PREFIX, is_granted, sign_in, until
 from tests.ministack import REGION, aws_session
 from tests.packaged_function import make_packaged_function, unpack
 
@@ -91,6 +91,7 @@ class Gateway:
             "HEADGATE_PUBLIC_URL": "https://shop.example",
             "HEADGATE_APP": "shop:app",
             "KEYS_SECRET_ARN": keys["ARN"],
+            "CUSTOM_METRICS": "on",
         }
         settings = read_settings({**self._environ, "HEADGATE_HOME": str(folder)})
         create_dynamodb_tables(settings, CLOCK)
@@ -140,6 +141,12 @@ class Gateway:
         request = AWSRequest(method, url, data=content, headers={"content-type": "application/json"})
         SigV4Auth(Credentials(self.account, "-"), "execute-api", REGION).add_auth(request)
         return httpx.request(method, url, content=content, headers=dict(request.headers), timeout=60)
+
+    def logs(self, name: str) -> list[str]:
+        """Return what a function has printed."""
+        client = self._session.client("logs", endpoint_url=self.endpoint)
+        events = client.filter_log_events(logGroupName=f"/aws/lambda/{name}")["events"]
+        return [line for each in events for line in str(each["message"]).splitlines()]
 
     def noted(self, name: str) -> list[list[Any]]:
         return [json.loads(line) for line in self.notes[name].read_text().splitlines()]
@@ -219,6 +226,18 @@ def test_internal_api__not_signed__is_refused(gateway: Gateway) -> None:
     answer = httpx.get(gateway.urls["internal-api"] + "/api/v1/executions", timeout=60)
 
     assert answer.status_code in (401, 403), answer.text
+
+
+def test_api__that_is_to_write_metrics__logs_its_requests_and_reads(gateway: Gateway) -> None:
+    assert gateway.call("GET", "/api/v1/incidents").status_code == 200
+
+    def logged() -> list[dict[str, Any]]:
+        found = gateway.logs("api")
+        return [json.loads(line) for line in found if line.startswith('{"_aws":')]
+
+    lines = until("metrics in the log", logged)
+    assert {"2xx"} <= {each.get("status_code") for each in lines if "api.request_count" in each}
+    assert [each for each in lines if "dynamodb.read_latency" in each] != []
 
 
 def test_functions__in_all_tests_before__asked_for_no_more_than_terraform_grants(gateway: Gateway) -> None:

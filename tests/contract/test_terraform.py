@@ -54,6 +54,7 @@ OPTIONAL: Final = {
 }
 # Metrics of AWS that alarms and the dashboard read, as the documentation of each service lists them.
 AWS_METRICS: Final = {
+    "AWS/ApiGateway": {"5xx"},
     "AWS/DynamoDB": {"ConsumedWriteCapacityUnits", "ReadThrottleEvents", "WriteThrottleEvents"},
     "AWS/Events": {"FailedInvocations"},
     "AWS/Lambda": {"Errors", "IteratorAge", "Throttles"},
@@ -244,7 +245,7 @@ def test_tables__of_two_regions__are_those_that_describe_datasets(usual: Plan, f
 def test_alarms__and_panels__read_metrics_that_are_written_with_these_dimensions(full: Plan) -> None:
     own = {each.name: {frozenset(names) for names in each.dimensions} for each in METRICS.values()}
     alarms = [
-        (each["namespace"], each["metric_name"], frozenset(each["dimensions"] or ()))
+        (each["namespace"], each["metric_name"], frozenset(each.get("dimensions") or ()))
         for each in full.of("aws_cloudwatch_metric_alarm").values()
     ]
     body = json.loads(next(iter(full.of("aws_cloudwatch_dashboard").values()))["dashboard_body"])

@@ -35,6 +35,7 @@ from tests.soak import (
     processes,
     requests,
     seeds,
+    terraform,
 )
 from tests.soak.figures import Figure
 
@@ -55,6 +56,7 @@ PARTS: Final = (
     "dashboards",
     "installs",
     "collections",
+    "terraform",
 )
 _HEAD: Final = ("| Measured | Result |", "|---|---|")
 _OPENING: Final = """# Reliability
@@ -117,6 +119,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "collections": collections.run,
             "containers": lambda: containers.run(Path(folder)),
             "installs": lambda: installs.run(Path(folder)),
+            "terraform": lambda: terraform.run(Path(folder)),
             "memory": lambda: memory.run(Path(folder), 60 * chosen.memory_minutes),
         }
         return runs[part]()

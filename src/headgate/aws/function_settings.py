@@ -89,6 +89,8 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     # The app whose routes are served and whose workflows can be started, as module:name; empty: none.
     headgate_app: str = ""
     keys_secret_arn: str = ""
+    # As in `FunctionSettings`.
+    custom_metrics: str = ""
 
 
 class EventSettings(Struct, frozen=True, kw_only=True):

@@ -42,6 +42,7 @@ class RequestApplication(Struct, frozen=True, kw_only=True):
     """An application and what it holds. `limits` are None where others authenticate the callers."""
 
     app: ASGIApp
+    registry: CollectorRegistry
     pool: WorkPool
     limits: CallerLimits | None
 
@@ -96,7 +97,7 @@ def whole_application(
         limits=limits,
         cookies=cookies,
     )
-    return RequestApplication(app=app, pool=pool, limits=limits)
+    return RequestApplication(app=app, registry=components.registry, pool=pool, limits=limits)
 
 
 def durable_application(
@@ -120,7 +121,7 @@ def durable_application(
         allowed_hosts=allowed_host_names(opened.settings),
         routes=handlers,
     )
-    return RequestApplication(app=app, pool=pool, limits=None)
+    return RequestApplication(app=app, registry=metrics.registry, pool=pool, limits=None)
 
 
 def _probes(opened: OpenedStore, version: str, clock: Clock) -> ServerProbes:

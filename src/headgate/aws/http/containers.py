@@ -11,6 +11,7 @@ from importlib.metadata import version
 from msgspec.structs import replace
 
 from headgate.aws.function_home import prepare_home
+from headgate.aws.function_metrics import FunctionMetrics
 from headgate.aws.function_settings import read_api_settings, read_settings
 from headgate.aws.http.invoker import Invoker
 from headgate.bootstrap.key_check import check_function_keys
@@ -18,6 +19,7 @@ from headgate.bootstrap.store import AppService, load_app, open_store
 from headgate.bootstrap.tracing import open_tracing
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
+from headgate.embedded_metrics import registry_source
 from headgate.serve.components import Components, open_components
 from headgate.serve.request_application import RequestApplication, durable_application, whole_application
 from headgate.settings import Settings
@@ -30,8 +32,15 @@ _NAME = "headgate"
 class HttpContainer:
     """An application and what it was opened with."""
 
-    def __init__(self, application: RequestApplication, stack: ExitStack, components: Components | None = None) -> None:
+    def __init__(
+        self,
+        application: RequestApplication,
+        metrics: FunctionMetrics,
+        stack: ExitStack,
+        components: Components | None = None,
+    ) -> None:
         self.application = application
+        self.metrics = metrics
         self.invoke = Invoker(application.app)
         # None in the durable API.
         self.components = components
@@ -73,7 +82,7 @@ def open_api_container(environ: Mapping[str, str], clock: Clock) -> HttpContaine
         if read_api_settings(environ).keys_secret_arn:
             check_function_keys(components.store)
         application = whole_application(components, clock=clock, tracing=tracing, apps=apps)
-        return HttpContainer(application, stack.pop_all(), components)
+        return HttpContainer(application, _metrics(environ, clock, application), stack.pop_all(), components)
     raise AssertionError("an exit stack suppresses nothing")
 
 
@@ -88,8 +97,13 @@ def open_internal_api_container(environ: Mapping[str, str], clock: Clock) -> Htt
             check_function_keys(opened)
         service = AppService(apps[0] if apps else App(_NAME), opened, clock, tracing=tracing)
         application = durable_application(opened, service, version=version(_NAME), clock=clock, tracing=tracing)
-        return HttpContainer(application, stack.pop_all())
+        return HttpContainer(application, _metrics(environ, clock, application), stack.pop_all())
     raise AssertionError("an exit stack suppresses nothing")
+
+
+def _metrics(environ: Mapping[str, str], clock: Clock, application: RequestApplication) -> FunctionMetrics:
+    is_wanted = bool(read_api_settings(environ).custom_metrics)
+    return FunctionMetrics(environ, clock, [registry_source(application.registry)] if is_wanted else [])
 
 
 def _environ() -> dict[str, str]:

@@ -16,7 +16,8 @@ def api(event: Event, context: Context) -> Event:
 
 def _answer(event: Event, context: Context) -> Event:
     container = api_container()
-    response = container.invoke(event, left_seconds=_left_seconds(context))
+    with container.metrics.of("api"):
+        response = container.invoke(event, left_seconds=_left_seconds(context))
     container.application.flush()
     return response
 
@@ -29,7 +30,9 @@ def internal_api(event: Event, context: Context) -> Event:
             principal = iam_caller(event)
         except UnauthenticatedError as exc:
             return refusal(exc)
-        return internal_api_container().invoke(event, left_seconds=_left_seconds(context), principal=principal)
+        container = internal_api_container()
+        with container.metrics.of("internal-api"):
+            return container.invoke(event, left_seconds=_left_seconds(context), principal=principal)
 
     return handle("internal-api", context, answer)
 
