@@ -45,6 +45,10 @@ id: packed
 owner: ana@example.com
 schedules:
   - sensor: {key: landed}
+readiness:
+  rules:
+    # Whether it is registered is looked up when the definition is applied.
+    - dataset: urn:dp:shop:orders:v1
 trigger: {type: lambda, config: {function: the-job}}
 """
 PASSING = {"StartAt": "P", "States": {"P": {"Type": "Pass", "End": True}}}
