@@ -4,6 +4,7 @@ python -m tests.soak                      all parts at full length, about three 
 python -m tests.soak crashes --kills 50   one part, shorter
 python -m tests.soak containers           as root, on Debian: the steps of the Dockerfile, and the image's programs
 python -m tests.soak installs             the wheel on each Python that is found
+python -m tests.soak aws                  the product deployed to an emulator of AWS, story by story; needs Terraform
 python -m tests.soak collections          state machines of the folder that HEADGATE_SOAK_COLLECTIONS names
 """
 
@@ -22,6 +23,7 @@ from typing import Final
 from tests.soak import (
     airflow,
     attacks,
+    aws,
     collections,
     commands,
     containers,
@@ -55,6 +57,7 @@ PARTS: Final = (
     "containers",
     "dashboards",
     "installs",
+    "aws",
     "collections",
     "terraform",
 )
@@ -117,6 +120,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "airflow": lambda: airflow.run(Path(folder)),
             "dashboards": lambda: dashboards.run(Path(folder)),
             "collections": collections.run,
+            "aws": lambda: aws.run(Path(folder)),
             "containers": lambda: containers.run(Path(folder)),
             "installs": lambda: installs.run(Path(folder)),
             "terraform": lambda: terraform.run(Path(folder)),

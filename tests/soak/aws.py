@@ -1,0 +1,475 @@
+"""AWS: the deployment of `headgate aws`, driven from outside on an emulator that enforces IAM, story by story.
+
+Every story uses the rows, queues, topics and functions that Terraform makes, and the package of `headgate aws package`,
+run by AWS's own client of the Lambda runtime. Where the emulator deviates from AWS's documentation, the story
+says so, and does what AWS would do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from tests.acceptance.program import Server
+from tests.aws_deployed import ACCOUNT, BUCKET, ROOT, Deployment, Subscriber, deployed_options, emulated, until
+from tests.faulty_proxy import FaultyProxy
+from tests.ministack import REGION
+from tests.soak.figures import Figure
+from tests.terraform_tools import TOOLS, described
+
+DATE: Final = "2026-03-03"
+CHUNKS: Final = 1_000
+BROKEN: Final = 10
+DEADLINE_MINUTES: Final = 4
+LONG_TIMER_MINUTES: Final = 16
+KILL_SECONDS: Final = 40.0
+KILLED_WORKFLOWS: Final = 10
+KILLED_RUNS: Final = 6
+KILLABLE: Final = tuple(f"headgate-{name}" for name in ("turns", "activities", "trigger", "orchestrator", "waker"))
+URN: Final = "urn:dp:shop:orders:v1"
+MACHINE: Final = f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:headgate-lifecycle"
+_JOB: Final = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:the-job"
+_DEFINITIONS: Final = {
+    "silver": "trigger: {type: lambda, config: {function: the-job}}",
+    "starved": "readiness: {window: 6s, interval: 2s, rules: [{key: never, check: exists}]}\n"
+    "trigger: {type: lambda, config: {function: the-job}}",
+    "gold": "readiness: {window: 1h, interval: 5m, rules: [{dataset: 'urn:dp:shop:orders:v1'}]}\n"
+    "trigger: {type: lambda, config: {function: the-job}}",
+    "orders": "trigger: {type: workflow, check_interval: 1s, config: {workflow: fulfil, input: {id: o-1}}}",
+    "measured": "trigger: {type: fan-out, check_interval: 5s, config: {handler: 'aws_app:measure', "
+    "range: [0, 10000], chunk_size: 10, policy: {max_attempts: 2, backoff_seconds: 1}}}\nretry: {attempts: 1}",
+}
+
+
+class World:
+    """A deployment with its topics, as the stories use it."""
+
+    def __init__(self, deployment: Deployment, proxy: FaultyProxy) -> None:
+        self.deployment = deployment
+        self.proxy = proxy
+        self.alerts = Subscriber(deployment, "alerts")
+        self.ended = Subscriber(deployment, "lifecycle")
+        self.package = Path()
+        self.options: list[str | Path] = []
+        self.long_timer_at = 0.0
+
+    # Deploying.
+
+    def write_project(self, deadline: str) -> None:
+        """Write what a team has: definitions, alert channels, an app."""
+        folder = self.deployment.folder
+        (folder / "pipelines").mkdir()
+        landed = "{name: stream, sensor: {key: landed}"
+        job = "trigger: {type: lambda, config: {function: the-job}}"
+        texts = {name: f"schedules: [{landed}}}]\n{text}" for name, text in _DEFINITIONS.items()}
+        texts["promised"] = f'schedules: [{landed}}}]\n{job}\nsla: {{deadline: "{deadline}", critical: true}}'
+        texts["silent"] = f'schedules: [{landed}, deadline: "{deadline}"}}]\n{job}'
+        for name, text in texts.items():
+            head = f"id: {name}\nowner: ana@example.com\nperiod: daily\ntimezone: UTC\n"
+            (folder / "pipelines" / f"{name}.yaml").write_text(f"{head}{text}\n")
+        (folder / "notify.toml").write_text(f'[channels.topic]\nkind = "sns"\ntopic_arn = "{self.alerts.topic_arn}"\n')
+        (folder / "code").mkdir()
+        shutil.copy(ROOT / "tests" / "soak" / "aws_app.py", folder / "code")
+
+    def build(self) -> str:
+        """Build the package, and return what the command says."""
+        project = ["--pipelines", "pipelines", "--notify", "notify.toml", "--code", "code", "--app", "aws_app:app"]
+        built = self.deployment.headgate("aws", "package", "build/headgate.zip", *project)
+        assert built.returncode == 0, built.stdout + built.stderr
+        self.package = self.deployment.folder / "build" / "headgate.zip"
+        self.deployment.make_runnable(self.package)
+        return built.stdout
+
+    def deploy(self) -> int:
+        """Deploy the package, and return the number of resources."""
+        assert TOOLS is not None, described(TOOLS)
+        terraform = self.deployment.terraform_folder(TOOLS, self.proxy.endpoint)
+        values: dict[str, object] = {
+            "lifecycle_topic_arn": self.ended.topic_arn,
+            "alert_topic_arns": [self.alerts.topic_arn],
+            "lambda_job_arns": [_JOB],
+            "deletion_protection": False,
+        }
+        options: list[str | Path] = [
+            "--region",
+            REGION,
+            "--bucket",
+            BUCKET,
+            "--app",
+            "aws_app:app",
+            "--terraform",
+            terraform,
+        ]
+        self.options = [*options, *deployed_options(values)]
+        done = self.deployment.headgate("aws", "deploy", self.package, *self.options, "--yes")
+        assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
+        self.deployment.forgive()
+        self._make_job()
+        counted = re.search(r"Resources: (\d+) added", done.stdout)
+        return 0 if counted is None else int(counted.group(1))
+
+    def _make_job(self) -> None:
+        environment = {"HEADGATE_STORE_AWS_ENDPOINT_URL": self.proxy.endpoint}
+        self.deployment.client("lambda").create_function(
+            FunctionName="the-job",
+            Runtime="provided.al2023",
+            Handler="aws_app.job",
+            Role=f"arn:aws:iam::{ACCOUNT}:role/headgate-client",
+            Code={"ZipFile": self.package.read_bytes()},
+            Timeout=60,
+            Environment={"Variables": environment},
+        )
+
+    # Doing and looking.
+
+    def land(self, pipeline_id: str, date: str = DATE) -> None:
+        """Write the row of a sensor, as any program does. Each write is a record of the stream."""
+        self.deployment.put_row(f"PIPELINE#{pipeline_id}", "SENSOR#landed", data={"M": {"date": {"S": date}}})
+
+    def run_log(self, pipeline_id: str, date: str = DATE) -> dict[str, Any] | None:
+        """Return the attributes of the run log of a date, without their types."""
+        key = {"PK": {"S": f"PIPELINE#{pipeline_id}"}, "SK": {"S": f"RUNLOG#{date}#stream"}}
+        found = self.deployment.client("dynamodb").get_item(
+            TableName="headgate-pipelines", Key=key, ConsistentRead=True
+        )
+        item = found.get("Item")
+        return None if item is None else {name: next(iter(value.values())) for name, value in item.items()}
+
+    def ended_run(self, pipeline_id: str, *, date: str = DATE, within_seconds: float = 120.0) -> dict[str, Any]:
+        """Return the run log once the run and its execution are over."""
+
+        def look() -> dict[str, Any] | None:
+            log = self.run_log(pipeline_id, date)
+            is_over = log is not None and self.deployment.executions().get(log["execution"]) not in (None, "RUNNING")
+            return log if is_over else None
+
+        found: dict[str, Any] = until(f"{pipeline_id} is over", look, within_seconds=within_seconds)
+        return found
+
+    def call(self, action: str, **members: Any) -> Any:
+        return self.deployment.invoke("client", {"action": action, **members})
+
+    def alert(self, about: str) -> str:
+        """Return the alert about something as it arrived at the topic, after a call of the clockwork."""
+
+        def look() -> list[str]:
+            self.deployment.invoke("clockwork")
+            return self.alerts.messages(about)
+
+        return str(until(f"an alert about {about}", look)[0])
+
+    @contextmanager
+    def times_out(self, pipeline_id: str, every_seconds: float) -> Iterator[None]:
+        """End waits of a run as AWS does by TimeoutSecondsPath, which MiniStack ignores."""
+        stop = threading.Event()
+
+        def end() -> None:
+            seen = ""
+            while not stop.wait(every_seconds):
+                row = self.deployment.row(f"PIPELINE#{pipeline_id}", f"WAIT#stream#{DATE}#change")
+                token = "" if row is None else str(row["task_token"]["S"])
+                if token and token == seen:
+                    with suppress(self.deployment.client("stepfunctions").exceptions.ClientError):
+                        self.deployment.client("stepfunctions").send_task_failure(
+                            taskToken=token, error="States.Timeout"
+                        )
+                seen = token
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    @contextmanager
+    def server(self) -> Iterator[httpx.Client]:
+        """Run `headgate up` beside the functions, with the settings that Terraform prints."""
+        endpoint = {
+            "HEADGATE_STORE_AWS_REGION": REGION,
+            "HEADGATE_STORE_AWS_ENDPOINT_URL": self.proxy.endpoint,
+            "HEADGATE_STORE_BLOB_BUCKET": BUCKET,
+            "HEADGATE_STORE_BLOB_PREFIX": "blobs/",
+            "HEADGATE_PIPELINES_STATE_MACHINE_ARN": MACHINE,
+            "HEADGATE_PIPELINES_SCHEDULER_ROLE_ARN": f"arn:aws:iam::{ACCOUNT}:role/headgate-scheduler",
+            "HEADGATE_PIPELINES_SCHEDULER_GROUP_NAME": "headgate",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+        }
+        with (
+            Server(self.deployment.folder / "server", "--store", "dynamodb", **endpoint) as server,
+            httpx.Client(base_url=f"{server.url}/api/v1", timeout=60) as api,
+        ):
+            yield api
+            server.signal(signal.SIGTERM)
+            server.exit_code(30)
+
+
+Story = Callable[[World], str]
+
+
+def a_marker_becomes_a_run(world: World) -> str:
+    began = time.monotonic()
+    world.land("silver")
+    log = world.ended_run("silver")
+    published = until("it is published", lambda: world.ended.messages(log["run_id"]))
+    letter = json.loads(published[0])
+    assert (log["status"], world.deployment.executions()[log["execution"]]) == ("COMPLETED", "SUCCEEDED")
+    assert letter["eventType"] == "PIPELINE_COMPLETED"
+    return f"COMPLETED and published in {time.monotonic() - began:.1f} s"
+
+
+def not_ready_is_exhausted_and_alerted(world: World) -> str:
+    with world.times_out("starved", 2.0):
+        world.land("starved")
+        log = world.ended_run("starved")
+    alert = world.alert("starved")
+    return f"{log['status']}; alert: {_title(alert)}"
+
+
+def a_pipeline_starts_a_workflow(world: World) -> str:
+    world.land("orders")
+    started = until("it is started", partial(_execution_of, world, "fulfil"))
+    until("it waits for its signal", lambda: world.call("show", id=started)["status"] == "RUNNING")
+    world.call("signal", id=started, name="approved", payload={"by": "ada"})
+    log = world.ended_run("orders")
+    shown = world.call("show", id=started)
+    wanted = {"receipt": "receipt-o-1", "by": "ada", "parcel": "parcel-o-1", "gift": "ValueError"}
+    assert shown["result"] == wanted, shown
+    assert log["status"] == "COMPLETED"
+    return "COMPLETED: two retries, signal, timer of 3 s, child and a failing activity"
+
+
+def _execution_of(world: World, workflow: str) -> str:
+    """Return the id of the execution of a workflow, or nothing while there is none."""
+    rows = world.deployment.client("dynamodb").scan(TableName="headgate-executions", ConsistentRead=True)["Items"]
+    found = [each["execution_id"]["S"] for each in rows if each.get("workflow", {}).get("S") == workflow]
+    return found[0] if found else ""
+
+
+def a_timer_longer_than_a_queue_delays(world: World) -> str:
+    late = time.monotonic() - world.long_timer_at
+    until("it has aged", lambda: world.call("show", id="aged")["status"] == "SUCCEEDED", within_seconds=1_200)
+    return f"{LONG_TIMER_MINUTES} minutes, seen after {max(late, time.monotonic() - world.long_timer_at) / 60:.1f}"
+
+
+def an_sla_without_a_run(world: World) -> str:
+    def look() -> list[str]:
+        world.deployment.invoke("watchdog")
+        world.deployment.invoke("clockwork")
+        return world.alerts.messages("promised")
+
+    return _title(until("its breach", look, within_seconds=60 * DEADLINE_MINUTES + 60)[0])
+
+
+def a_schedule_that_stays_silent(world: World) -> str:
+    def look() -> list[str]:
+        world.deployment.invoke("watchdog")
+        world.deployment.invoke("clockwork")
+        return world.alerts.messages("silent")
+
+    return _title(until("its miss", look, within_seconds=60 * DEADLINE_MINUTES + 60)[0])
+
+
+def a_fan_out_of_a_thousand_chunks(world: World) -> str:
+    began = time.monotonic()
+    world.land("measured")
+    with world.server() as api:
+
+        def fanout() -> dict[str, Any] | None:
+            found = [each for each in api.get("/fanouts").json()["fanouts"] if each["chunks_total"] == CHUNKS]
+            return found[0] if found else None
+
+        run = until("it is split", fanout)["run_id"]
+        counts = until("all chunks have ended", partial(_counts, api, run, BROKEN), within_seconds=600)
+        seconds = time.monotonic() - began
+        world.deployment.client("s3").put_object(Bucket=BUCKET, Key="blobs/repaired", Body=b"")
+        api.post(f"/fanouts/{run}/redrive", json={"failed": True, "reason": "repaired"}).raise_for_status()
+        again = until("the redriven ones have ended", partial(_counts, api, run, 0), within_seconds=300)
+    return f"{CHUNKS} chunks in {seconds:.0f} s: {counts}; after the redrive: {again}"
+
+
+def _counts(api: httpx.Client, run: str, failed: int) -> str:
+    """Return the counts of a fan-out in words once all of its chunks have ended, so many of them failed."""
+    chunks: dict[str, int] = api.get(f"/fanouts/{run}").json()["chunks"]
+    is_over = chunks["completed"] + chunks["failed"] == CHUNKS and chunks["failed"] == failed
+    return f"{chunks['completed']} completed, {chunks['failed']} failed" if is_over else ""
+
+
+def a_breach_holds_and_its_end_releases(world: World) -> str:
+    with world.server() as api:
+        api.post("/datasets", json={"dataset_urn": URN, "tier": "TIER_1", "owner_team": "shop"}).raise_for_status()
+        report = partial(_report, api)
+        report("CRITICAL", 0.4)
+        opened = until("an incident", lambda: api.get("/incidents").json()["items"])
+        world.land("gold")
+        until("it waits", lambda: world.deployment.row("PIPELINE#gold", f"WAIT#stream#{DATE}#change"))
+        why = api.get("/pipelines/gold/why", params={"date": DATE}).json()["sentence"]
+        report("OK", 1.0)
+        resolution = {"root_cause": "a field was dropped", "mitigation": "rolled back", "false_positive": False}
+        resolved = api.patch(
+            f"/incidents/{opened[0]['incident_id']}",
+            json={"status": "RESOLVED", "resolution": resolution, "reason": "repaired"},
+        )
+        resolved.raise_for_status()
+        log = world.ended_run("gold")
+    assert URN in why, why
+    assert log["status"] == "COMPLETED"
+    return f"{opened[0]['severity']} held gold, which was released: {log['status']}"
+
+
+def functions_are_killed(world: World) -> str:
+    """Kill processes of functions while runs, executions and a chunked fan-out are in progress."""
+    rng = random.Random(3)
+    names = [f"k-{number}" for number in range(KILLED_WORKFLOWS)]
+    dates = [f"2026-04-{day:02d}" for day in range(1, KILLED_RUNS + 1)]
+    for date in dates:
+        world.land("silver", date)
+    for name in names:
+        world.call("start", workflow="settle", input=name, id=name)
+    killed: Counter[str] = Counter()
+    ends_at = time.monotonic() + KILL_SECONDS
+    while time.monotonic() < ends_at:
+        found = [each for each in _processes(world.deployment) if each[1] in KILLABLE]
+        if found:
+            pid, function = rng.choice(found)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed[function] += 1
+        time.sleep(rng.uniform(0.2, 1.0))
+    until(
+        "every execution ends",
+        lambda: all(world.call("show", id=name)["status"] == "SUCCEEDED" for name in names),
+        within_seconds=600,
+    )
+    logs = [world.ended_run("silver", date=date, within_seconds=300) for date in dates]
+    assert {each["status"] for each in logs} == {"COMPLETED"}, [each["status"] for each in logs]
+    results = {world.call("show", id=name)["result"] for name in names}
+    assert results == {f"parcel-{name}" for name in names}
+    kills = f"{killed.total()} kills ({', '.join(sorted(killed))})"
+    return f"{kills}; {len(dates)} runs and {len(names)} executions right"
+
+
+def calls_are_throttled_failed_and_lost(world: World) -> str:
+    names = [f"f-{number}" for number in range(KILLED_WORKFLOWS)]
+    dates = [f"2026-05-{day:02d}" for day in range(1, KILLED_RUNS + 1)]
+    before = world.proxy.met.total()
+    with world.proxy.failing(0.05):
+        for date in dates:
+            world.land("silver", date)
+        for name in names:
+            _insist(partial(world.call, "start", workflow="settle", input=name, id=name))
+        time.sleep(KILL_SECONDS / 2)
+    until(
+        "every execution ends",
+        lambda: all(world.call("show", id=name)["status"] == "SUCCEEDED" for name in names),
+        within_seconds=600,
+    )
+    logs = [world.ended_run("silver", date=date, within_seconds=300) for date in dates]
+    assert {each["status"] for each in logs} == {"COMPLETED"}, [each["status"] for each in logs]
+    return f"{world.proxy.met.total() - before} faults; {len(dates)} runs and {len(names)} executions right"
+
+
+def _insist(call: Callable[[], object]) -> None:
+    """Repeat a call as a program outside does that is answered with an error; starts are idempotent by id."""
+
+    def answered() -> bool:
+        with suppress(AssertionError):
+            call()
+            return True
+        return False
+
+    until("an answer", answered)
+
+
+def _processes(deployment: Deployment) -> list[tuple[int, str]]:
+    """Return the processes of functions of this deployment, with their functions."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            environ = dict(each.split("=", 1) for each in (process / "environ").read_text().split("\0") if "=" in each)
+            name = environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
+            if name and str(deployment.folder) in environ.get("LAMBDA_TASK_ROOT", ""):
+                found.append((int(process.name), name))
+    return found
+
+
+def _report(api: httpx.Client, state: str, score: float) -> None:
+    """Report a window of the dataset, as its monitor does."""
+    now = datetime.now(UTC)
+    window = {"window_start": (now - timedelta(minutes=5)).isoformat(), "window_end": now.isoformat()}
+    signature = {} if state == "OK" else {"failure_signature": "MISSING_FIELD:customer_id"}
+    body = {"state": state, "score": score, "window_type": "TUMBLING_5M", **window, **signature}
+    api.put(f"/datasets/{URN}/signals/CONTRACT_COMPLIANCE", json=body).raise_for_status()
+
+
+def _title(alert: str) -> str:
+    found = re.search(r'"title": ?"([^"]+)"', alert)
+    return alert[:160] if found is None else found.group(1)
+
+
+# What each story shows, and where MiniStack deviates from what AWS documents.
+STORIES: Final[Mapping[str, tuple[Story, str]]] = {
+    "marker → run → log → SNS": (a_marker_becomes_a_run, ""),
+    "signal → incident → hold → release, with a server beside the functions": (a_breach_holds_and_its_end_releases, ""),
+    "not ready → exhausted → alert": (
+        not_ready_is_exhausted_and_alerted,
+        "TimeoutSecondsPath is ignored; the soak ends the waits as AWS does",
+    ),
+    "a pipeline starts a workflow": (a_pipeline_starts_a_workflow, ""),
+    "a fan-out with dead letters, redriven": (a_fan_out_of_a_thousand_chunks, ""),
+    "SLA with no run": (an_sla_without_a_run, ""),
+    "a silent schedule": (a_schedule_that_stays_silent, ""),
+    "functions killed mid-turn, mid-trigger and mid-activity": (functions_are_killed, ""),
+    "5 % of the calls throttled, failed or lost": (calls_are_throttled_failed_and_lost, ""),
+    "a timer longer than the delay of a queue": (
+        a_timer_longer_than_a_queue_delays,
+        "one-shot schedules fire up to 10 s late",
+    ),
+}
+
+
+def run(folder: Path) -> list[Figure]:
+    """Deploy, drive every story, and return what came of each."""
+    with emulated(folder / "aws") as deployment, FaultyProxy(deployment.endpoint) as proxy:
+        world = World(deployment, proxy)
+        began = time.monotonic()
+        deadline = datetime.now(UTC) + timedelta(minutes=DEADLINE_MINUTES)
+        world.write_project(f"{deadline:%H:%M}")
+        said = world.build().strip()
+        made = world.deploy()
+        figures = [
+            Figure("`headgate aws package`", said.partition(": ")[2], holds=True),
+            Figure(
+                "`headgate aws deploy`",
+                f"{made} resources, {time.monotonic() - began:.0f} s with the package",
+                made > 0,
+            ),
+        ]
+        world.long_timer_at = time.monotonic()
+        world.call("start", workflow="age", input=LONG_TIMER_MINUTES, id="aged")
+        return figures + [_told(world, name, *each) for name, each in STORIES.items()]
+
+
+def _told(world: World, name: str, story: Story, deviation: str) -> Figure:
+    try:
+        value, holds = story(world), True
+    except (AssertionError, httpx.HTTPError, KeyError) as exc:
+        value, holds = f"{type(exc).__name__}: {exc}"[:500], False
+    return Figure(name, value + (f" (MiniStack: {deviation})" if deviation else ""), holds)
