@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headgate.cli.options import Resources
-from headgate.cli.session import Build, Config, Home, Store, session_of
+from headgate.cli.session import Build, Config, Home, Session, Store, session_of
+from headgate.errors import SettingsError
+
+if TYPE_CHECKING:
+    from headgate.cli.server.app_reload import AppReload
+    from headgate.settings import Settings
 
 
 def up(  # noqa: PLR0913 - each is an option
@@ -32,6 +38,13 @@ def up(  # noqa: PLR0913 - each is an option
         bool | None,
         typer.Option("--watch", help="Reload the folder with pipeline definitions when a file changes."),
     ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload",
+            help="For development: load changed code of the apps and changed definitions. Running activities finish.",
+        ),
+    ] = False,
     resources: Resources = None,
     processes: Annotated[
         str | None,
@@ -54,6 +67,8 @@ def up(  # noqa: PLR0913 - each is an option
     Prints one line with its addresses when it is ready. Logs go to standard error. SIGTERM or SIGINT finishes
     requests in progress; a second signal stops at once. SIGHUP reloads the folder with pipeline definitions.
     """
+    from msgspec.structs import replace
+
     from headgate import __version__
     from headgate.bootstrap.store import load_app, with_app_folder
     from headgate.bootstrap.tracing import open_tracing
@@ -67,16 +82,28 @@ def up(  # noqa: PLR0913 - each is an option
         "tls.cert": tls_cert,
         "tls.key": tls_key,
         "pipelines.folder": pipelines,
-        "pipelines.watch": watch,
+        "pipelines.watch": watch or reload or None,
         "tasks.resources": resources,
         "serve.processes": processes,
     }
     session = session_of(context)
     settings = session.settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)
-    loaded = [load_app(each) for each in app or ()]
-    for each in app or ():
-        settings = with_app_folder(settings, each)
+    loaded, reloading = [], None
+    if reload:
+        reloading = _open_reload(settings, app or [], config, resources, build, session)
+        folders = (*settings.fanout.folders, str(Path.cwd()))
+        settings = replace(settings, fanout=replace(settings.fanout, folders=folders))
+    else:
+        loaded = [load_app(each) for each in app or ()]
+        for each in app or ():
+            settings = with_app_folder(settings, each)
+
+    def announce(line: str) -> None:
+        typer.echo(line)
+        if reloading is not None:
+            reloading.start()
+
     tracing = open_tracing(settings.telemetry)
     try:
         exit_code = server.run(
@@ -84,11 +111,27 @@ def up(  # noqa: PLR0913 - each is an option
             version=__version__,
             clock=SystemClock(),
             tracing=tracing,
-            announce=typer.echo,
+            announce=announce,
             apps=loaded,
             environ=session.environ,
         )
     finally:
+        if reloading is not None:
+            reloading.stop(settings.drain_seconds / 2)
         tracing.close()
     if exit_code:
         raise typer.Exit(exit_code)
+
+
+def _open_reload(
+    settings: Settings, apps: list[str], config: Path | None, resources: str | None, build: str | None, session: Session
+) -> AppReload | None:
+    """Return the worker of apps whose code is reloaded, or None without apps."""
+    from headgate.cli.server.app_reload import AppReload, check_reload
+
+    check_reload(settings)
+    if build is not None:
+        raise SettingsError("--build with --reload: each change is a build of its own; leave one of them out")
+    given = {"--home": settings.home, "--store": settings.store.backend, "--config": config, "--resources": resources}
+    options = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    return AppReload(apps, options, Path.cwd(), session.environ) if apps else None
