@@ -72,7 +72,7 @@ class AnyStore(Store, RawItems, Protocol):
 class OpenStore(Protocol):
     """Opens one more handle on the data of this test, as another process would."""
 
-    def __call__(self, *, keyring: Keyring = ...) -> AnyStore: ...
+    def __call__(self, *, keyring: Keyring = ..., has_notices: bool = ...) -> AnyStore: ...
 
 
 class Eventually(Protocol):
@@ -161,11 +161,17 @@ def open_store(
     opened: list[AnyStore] = []
     aws: Aws | None = request.getfixturevalue("aws") if backend in DYNAMODB_BACKENDS else None
 
-    def open_dynamodb(clients: Aws, cursors: Cursors) -> AnyStore:
+    def open_dynamodb(clients: Aws, cursors: Cursors, *, has_notices: bool) -> AnyStore:
         if not opened:
             TablesWhenUsed(clients.dynamodb, names, getattr(request.module, "TABLES", USUAL_TABLES))
         store = DynamoStore(
-            client=clients.dynamodb, streams=clients.streams, names=names, clock=clock, cursors=cursors, spill=spill
+            client=clients.dynamodb,
+            streams=clients.streams,
+            names=names,
+            clock=clock,
+            cursors=cursors,
+            spill=spill,
+            has_notices=has_notices,
         )
         # As wiring opens it.
         return ShardedStore(store, cursors)
@@ -182,8 +188,9 @@ def open_store(
         store.query(Query(table=PIPELINES, index="GSI1", partition="nobody"))
         return store
 
-    def open_one(*, keyring: Keyring = keyring) -> AnyStore:
-        store = open_dynamodb(aws, Cursors(keyring)) if aws is not None else open_sqlite(Cursors(keyring))
+    def open_one(*, keyring: Keyring = keyring, has_notices: bool = False) -> AnyStore:
+        cursors = Cursors(keyring)
+        store = open_sqlite(cursors) if aws is None else open_dynamodb(aws, cursors, has_notices=has_notices)
         opened.append(store)
         return store
 

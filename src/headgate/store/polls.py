@@ -37,8 +37,8 @@ class _Known(NamedTuple):
 
 # How long an index may lag behind a write of this process before its empty answer is believed.
 SETTLE_SECONDS: Final = 2.0
-# How long a poll relies on what it has read.
-PROMPT_SECONDS: Final = 8.0
+# How long a poll relies on what it has read, if the store's generation does not change before.
+PROMPT_SECONDS: Final = 30.0
 RELAXED_SECONDS: Final = 30.0
 # Of a whole partition.
 _ALL: Final = None

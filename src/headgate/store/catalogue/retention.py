@@ -144,6 +144,7 @@ _DURABLE: Final = {
     "query for a worker": Ending("deleted when a worker answers it, or its caller gives up; expires after two minutes"),
     "answer to a query": Ending("deleted when its caller has read it; expires after two minutes"),
     "activity": _CONSUMED,
+    "commit notice": Ending("replaced by the next one; expires after a day"),
     "delivery of an event": Ending("deleted when it is delivered, or becomes a dead letter"),
     "timer": _CONSUMED,
     "subscription": _CONFIGURATION,

@@ -226,6 +226,8 @@ INBOXES: Final = Table(
     ),
     wakes=True,
 )
+# On DynamoDB: a process has committed work, and others may look for it. In no index.
+COMMIT_NOTICE: Final = Entity("commit notice", "COMMITS#{shard}")
 ACTIVITIES: Final = Table(
     "headgate-activities",
     "Activities: claims, leases, attempts, results",
@@ -246,6 +248,7 @@ ACTIVITIES: Final = Table(
     entities=(
         Entity("activity", "{execution_id}#{run}#{seq:06d}"),
         Entity("delivery of an event", "{subscription}#{event_id}"),
+        COMMIT_NOTICE,
     ),
     wakes=True,
 )

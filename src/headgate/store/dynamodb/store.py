@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import boto3
@@ -24,6 +25,7 @@ from headgate.store.catalogue.tables import ALL_TABLES, HEALTH_CHECK
 from headgate.store.dynamodb.client import CONDITION_FAILED, Calls, Refusal, client_config, require_whole_answers
 from headgate.store.dynamodb.commits import CommitGenerations
 from headgate.store.dynamodb.marshalling import from_attributes
+from headgate.store.dynamodb.notices import CommitNotices
 from headgate.store.dynamodb.reads import ItemReads, live
 from headgate.store.dynamodb.streams import ChangeStreams, Checkpoints, dump_position, load_position
 from headgate.store.dynamodb.tables import RestoredTables, Tables
@@ -64,8 +66,8 @@ _MEMBERS: Final = {Put: "Put", Update: "Update", Delete: "Delete", Check: "Condi
 class DynamoStore:
     """Implements `headgate.store.port.Store`. Index queries and reads without `consistent` may lag.
 
-    Commits of other processes are not pushed: `wait` assumes one every second, or every eight while this process has
-    no work. `changes` checkpoints a consumer that starts at the
+    Commits of other processes are not pushed: while this process works, `wait` assumes one every second; while it is
+    idle, it reads the notices of the others, if the store has them. `changes` checkpoints a consumer that starts at the
     newest change, and empty batches, because neither leaves anything to process. An unconditional delete that was
     retried returns None, because its first attempt may have removed the item.
     """
@@ -81,6 +83,7 @@ class DynamoStore:
         spill: Spill,
         deadline_seconds: float = 10.0,
         observer: AttemptObserver | None = None,
+        has_notices: bool = False,
     ) -> None:
         require_whole_answers(client)
         require_whole_answers(streams)
@@ -98,7 +101,9 @@ class DynamoStore:
         self._streams = ChangeStreams(client, streams, self._calls, names=names, clock=clock)
         self._tables = Tables(client, self._calls, names=names, clock=clock)
         self._checkpoints = Checkpoints(self)
-        self._generations = CommitGenerations()
+        notices = CommitNotices(client, names=names, clock=clock) if has_notices else None
+        self._notices = notices
+        self._generations = CommitGenerations(notices=notices)
         # Two pools, so that blocked writes do not block reads.
         self._query_pool = ThreadPoolExecutor(THREADS_MAX, "dynamodb-query")
         self._submit_pool = ThreadPoolExecutor(THREADS_MAX, "dynamodb-submit")
@@ -137,6 +142,7 @@ class DynamoStore:
             spill=spill,
             deadline_seconds=deadline_seconds,
             observer=observer,
+            has_notices=True,
         )
 
     def create_tables(self, catalogue: Sequence[Table] = ALL_TABLES) -> list[str]:
@@ -379,7 +385,11 @@ class DynamoStore:
     def _committed(self, writes: Sequence[Write]) -> None:
         self.stats.commits += 1
         topics = 0 if are_quiet(writes) else topics_of(writes)
-        self._generations.on_committed(topics, (write.table for write in writes))
+        is_notice_due = self._generations.on_committed(topics, (write.table for write in writes))
+        if is_notice_due and self._notices is not None and not self._closed:
+            # After `close` there is no pool. The write is committed, and must not seem to have failed.
+            with suppress(RuntimeError):
+                self._submit_pool.submit(self._notices.send)
 
     def _single_call(self, write: Write) -> Callable[..., Any] | None:
         """Return the call that writes one item, at half the price of a transaction; None if only that is safe.
