@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -28,8 +29,13 @@ class Emulator:
         self.endpoint = endpoint
         self._process = process
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send the server a signal: SIGSTOP freezes it with what it holds, SIGCONT lets it go on."""
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         """End the server. Stopping twice is allowed."""
+        self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
         try:
             self._process.wait(10)

@@ -46,7 +46,7 @@ from headgate.health.gate.decisions import GatePolicy
 from headgate.health.metrics import HealthMeters
 from headgate.health.model.datasets import OnSilence, OnUpstream
 from headgate.health.model.events import EventWrites
-from headgate.health.regions.agent import RegionAgent, RegionProbe
+from headgate.health.regions.agent import RegionAgent, RegionProbe, RegionPulse
 from headgate.health.regions.failover import Failover, FailoverState, LeaseKeeper
 from headgate.health.regions.fenced_store import FencedStore
 from headgate.health.regions.regions import Fence, Replica, WriterLease, known_epoch
@@ -64,7 +64,9 @@ from headgate.store.catalogue.tables import (
     DATASET_RESOLUTION,
     DATASET_WRITERS,
     EVIDENCE_CACHE,
+    HEALTH_CHECK,
     INCIDENT_INDEX,
+    REGION_PULSE,
     SIGNAL_HISTORY,
     SIGNAL_STATE,
 )
@@ -249,16 +251,18 @@ def open_region(
         return None
     authority = open_authority(settings, clock)
     fence = Fence(opened.store, name, clock)
-    home, _ = _regions(settings)
+    home, standby = _regions(settings)
     keeper = LeaseKeeper(authority, WriterLease(authority, clock), fence, name, home)
     keeper.keep()
+    pulse = RegionPulse(opened.store, authority, clock, region=name, other=standby if name == home else home)
 
     def on_moved(state: FailoverState) -> None:
         if meters is not None:
             meters.failed_over(state.active)
         service.bus.emit(_moved(state, service.ids))
 
-    return OpenRegion(fence, open_agent(settings, authority, clock, keeper=keeper, on_moved=on_moved), authority)
+    agent = open_agent(settings, authority, clock, keeper=keeper, pulse=pulse, on_moved=on_moved)
+    return OpenRegion(fence, agent, authority)
 
 
 def open_agent(
@@ -267,6 +271,7 @@ def open_agent(
     clock: Clock,
     *,
     keeper: LeaseKeeper | None = None,
+    pulse: RegionPulse | None = None,
     on_moved: Callable[[FailoverState], None] = lambda _state: None,
 ) -> RegionAgent:
     """Return the agent that probes both regions and moves the writer. Raises `SettingsError` without regions."""
@@ -285,6 +290,7 @@ def open_agent(
         probe=RegionProbe(authority, clock, observer, partial(_is_healthy, chosen.urls)),
         failover=open_failover(settings, authority, clock, on_moved=on_moved),
         keeper=keeper,
+        pulse=pulse,
     )
 
 
@@ -370,6 +376,11 @@ def merge_region(settings: Settings, other: Settings, clock: Clock) -> dict[str,
             count = sum(replica.take(table, item) for item in all_items(theirs, table, clock))
             if count:
                 taken[table.name] = count
+        for region in filter(None, (settings.region.home, settings.region.standby)):
+            # The other row of that table belongs to a region's own health check.
+            pulse = theirs.store.get(HEALTH_CHECK, REGION_PULSE.key(region=region), consistent=True)
+            if pulse is not None:
+                replica.take(HEALTH_CHECK, pulse)
         known = known_epoch(theirs.store)
         if known is not None:
             replica.learn_epoch(*known)

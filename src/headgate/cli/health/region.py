@@ -12,9 +12,10 @@ import typer
 from headgate.cli.output import show_facts, show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.cli.times import ago
+from headgate.errors import UserError
 
 if TYPE_CHECKING:
-    from headgate.health.regions.failover import FailoverDecision
+    from headgate.health.regions.failover import FailoverDecision, FailoverState
     from headgate.settings import Settings
     from headgate.store.port import Store
 
@@ -30,11 +31,11 @@ _MS: Final = 1000
 
 @app.command("show")
 def show(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
-    """Show the writer region, its lease and the reports of the observers."""
+    """Show the writer region, its lease, the replication lag, the last failover and the reports of the observers."""
     from headgate.bootstrap.health import open_failover
     from headgate.clock import SystemClock
     from headgate.health.model.timestamps import instant
-    from headgate.health.regions.agent import read_reports
+    from headgate.health.regions.agent import lag_seconds, read_replication, read_reports
     from headgate.health.regions.failover import FailoverPolicy, verdict
     from headgate.health.regions.regions import WriterLease
 
@@ -43,11 +44,22 @@ def show(context: typer.Context, home: Home = None, config: Config = None, as_js
     with _authority(settings) as authority:
         state = open_failover(settings, authority, clock).state()
         lease, reports = WriterLease(authority, clock).read(), read_reports(authority)
+        replication = read_replication(authority)
     now_ms = round(_MS * clock.seconds())
     policy = FailoverPolicy()
     verdicts = {name: verdict(each, policy, now_ms).value for name, each in reports.items()}
     if as_json:
-        echo_json({"state": state, "lease": lease, "reports": reports, "verdicts": verdicts})
+        echo_json(
+            {
+                "state": state,
+                "lease": lease,
+                "reports": reports,
+                "verdicts": verdicts,
+                "replication": replication,
+                "rpo_ms": state.lost_ms,
+                "rto_ms": state.recovery_ms,
+            }
+        )
         return
     show_facts(
         {
@@ -57,6 +69,13 @@ def show(context: typer.Context, home: Home = None, config: Config = None, as_js
             "failover reason": state.latched_for,
             "failovers": state.failovers,
             "lease": None if lease is None else f"{lease.region}, epoch {lease.epoch}, to {instant(lease.expires_ms)}",
+            **{
+                f"lag of {region}": f"{lag_seconds(each):.1f} s behind {each.writer}, read {ago(instant(each.at_ms))}"
+                for region, each in sorted(replication.items())
+                if each.writer == state.active
+            },
+            "RPO of the last failover": _seconds(state.lost_ms),
+            "RTO of the last failover": _seconds(state.recovery_ms),
         }
     )
     rows = [
@@ -98,21 +117,31 @@ def watch(
 
 @app.command("drill")
 def drill(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
-    """Show what would happen if the writer region were down now, without doing it."""
+    """Show what would happen if the writer region were down now, with its RPO and RTO, without doing it."""
     from headgate.bootstrap.health import open_failover
     from headgate.clock import SystemClock
-    from headgate.health.regions.agent import read_reports
+    from headgate.health.regions.agent import PROBE_SECONDS, read_replication, read_reports
 
+    clock = SystemClock()
     settings = session_of(context).settings(config, home=home)
     with _authority(settings) as authority:
-        decision = open_failover(settings, authority, SystemClock()).drill(read_reports(authority))
-    _show_decision(decision, as_json=as_json)
+        failover = open_failover(settings, authority, clock)
+        decision = failover.drill(read_reports(authority))
+        received = None if decision.move_to is None else read_replication(authority).get(decision.move_to)
+    rto_ms = None if decision.move_to is None else round(_MS * failover.recovery_seconds_max(PROBE_SECONDS))
+    rpo_ms = None if received is None else max(0, round(_MS * clock.seconds()) - received.pulse_at_ms)
+    _show_decision(decision, as_json=as_json, rpo_ms=rpo_ms, rto_ms=rto_ms)
 
 
 @app.command("failback")
 def failback(
     context: typer.Context,
-    lag_seconds: Annotated[float, typer.Option("--lag-seconds", min=0, help="Replication lag of the home region.")],
+    lag_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--lag-seconds", min=0, help="Replication lag of the home region. [default: measured]", show_default=False
+        ),
+    ] = None,
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
@@ -125,7 +154,8 @@ def failback(
     settings = session_of(context).settings(config, home=home)
     with _authority(settings) as authority:
         failover = open_failover(settings, authority, SystemClock())
-        decision = failover.fail_back(read_reports(authority), lag_seconds)
+        lag = _measured_lag(authority, failover.state()) if lag_seconds is None else lag_seconds
+        decision = failover.fail_back(read_reports(authority), lag)
     _show_decision(decision, as_json=as_json)
 
 
@@ -162,14 +192,39 @@ def _authority(settings: Settings) -> Iterator[Store]:
         yield authority
 
 
-def _show_decision(decision: FailoverDecision, *, as_json: bool) -> None:
+def _measured_lag(authority: Store, state: FailoverState) -> float:
+    """Return how far the home region is behind the writer. Raises `UserError` if it has not reported that."""
+    from headgate.health.regions.agent import lag_seconds, read_replication
+
+    report = read_replication(authority).get(state.home)
+    if state.active == state.home:
+        return 0.0
+    if report is None or report.writer != state.active:
+        raise UserError(
+            f"region {state.home}: no pulse of {state.active} has arrived there; "
+            "start its server, or give --lag-seconds"
+        )
+    return lag_seconds(report)
+
+
+def _seconds(value_ms: int | None) -> str:
+    return "" if value_ms is None else f"{value_ms / _MS:.1f} s"
+
+
+def _show_decision(
+    decision: FailoverDecision, *, as_json: bool, rpo_ms: int | None = None, rto_ms: int | None = None
+) -> None:
     if as_json:
         answer: dict[str, Any] = {
             "writer": decision.state.active,
             "move_to": decision.move_to,
             "reason": decision.reason,
         }
-        echo_json(answer)
+        measured = {"rpo_ms": rpo_ms, "rto_ms": rto_ms}
+        echo_json({**answer, **{name: value for name, value in measured.items() if value is not None}})
     else:
         target = "" if decision.move_to is None else f", moving to {decision.move_to}"
         typer.echo(f"{decision.state.phase.value}  writer {decision.state.active}{target}: {decision.reason}")
+        if rto_ms is not None:
+            lost = "unknown, as no pulse has been replicated yet" if rpo_ms is None else f"at most {_seconds(rpo_ms)}"
+            typer.echo(f"RPO {lost}; RTO at most {_seconds(rto_ms)} after the outage began, and the move command")

@@ -43,9 +43,19 @@ class FailoverPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeReport(msgspec.Struct, frozen=True):
-    """One observer's report on one region: the failed probes in a row, and the time of the last probe."""
+    """One observer's report on one region: the failed probes in a row, and the times of the last and the first."""
 
     failures: int
+    at_ms: int
+    # Of the first failed probe in a row; 0 without one.
+    failing_since_ms: int = 0
+
+
+class ReplicationReport(msgspec.Struct, frozen=True):
+    """How far a region has received the writes of the writer: the writer's newest pulse there, and when it was read."""
+
+    writer: str
+    pulse_at_ms: int
     at_ms: int
 
 
@@ -88,7 +98,19 @@ class FailoverState(msgspec.Struct, frozen=True, kw_only=True):
     well_since_ms: int | None = None
     moved_at_ms: int | None = None
     failovers: int = 0
+    # Of the last failover: when its outage began, and the newest pulse of the failed writer that had been replicated.
+    outage_at_ms: int | None = None
+    replicated_at_ms: int | None = None
+    # How long that failover took, from the first failed probe on.
+    recovery_ms: int | None = None
     version: int = 0
+
+    @property
+    def lost_ms(self) -> int | None:
+        """The length of the last writes of a failed region that may be lost: the recovery point of the failover."""
+        if self.outage_at_ms is None or self.replicated_at_ms is None:
+            return None
+        return max(0, self.outage_at_ms - self.replicated_at_ms)
 
 
 class FailoverDecision(msgspec.Struct, frozen=True):
@@ -127,8 +149,22 @@ def decide(
     other = verdict(reports.get(standby, {}), policy, now_ms)
     if other is not RegionVerdict.UP:
         return FailoverDecision(state, None, f"{state.active} is DOWN, and {standby} is {other}: no region to move to")
-    moving = msgspec.structs.replace(state, phase=FailoverPhase.MOVING, move=FailoverMove.FAILOVER, target=standby)
+    moving = msgspec.structs.replace(
+        state,
+        phase=FailoverPhase.MOVING,
+        move=FailoverMove.FAILOVER,
+        target=standby,
+        outage_at_ms=_outage_at_ms(reports.get(state.active, {}), policy, now_ms),
+        replicated_at_ms=None,
+        recovery_ms=None,
+    )
     return FailoverDecision(moving, standby, f"{state.active} is DOWN by {policy.quorum} observers, {standby} is UP")
+
+
+def _outage_at_ms(reports: Mapping[str, ProbeReport], policy: FailoverPolicy, now_ms: int) -> int:
+    """Return when the first probe failed of the observers that find a region down."""
+    down = [report for report in reports.values() if report.failures >= policy.failures]
+    return min((report.failing_since_ms or report.at_ms for report in down), default=now_ms)
 
 
 def decide_failback(
@@ -171,6 +207,7 @@ def arrived(state: FailoverState, now_ms: int) -> FailoverState:
         well_since_ms=None,
         moved_at_ms=now_ms,
         failovers=state.failovers + is_failover,
+        recovery_ms=now_ms - state.outage_at_ms if is_failover and state.outage_at_ms else state.recovery_ms,
     )
 
 
@@ -262,10 +299,20 @@ class Failover:
         """Return the stored state."""
         return read_state(self._authority, self._regions[0])
 
-    def evaluate(self, reports: Reports) -> FailoverDecision:
-        """Evaluate the reports and act on them. Call it about every half minute."""
+    def evaluate(
+        self, reports: Reports, replication: Mapping[str, ReplicationReport] | None = None
+    ) -> FailoverDecision:
+        """Evaluate the reports and act on them. Call it about every half minute.
+
+        `replication` is how far each region has received the other's writes.
+        """
         state = self.state()
-        return self._do(state, decide(state, reports, self._other(state.active), self._policy, self._now_ms()))
+        decision = decide(state, reports, self._other(state.active), self._policy, self._now_ms())
+        received = None if decision.move_to is None else (replication or {}).get(decision.move_to)
+        if received is not None and decision.state.replicated_at_ms is None:
+            moving = msgspec.structs.replace(decision.state, replicated_at_ms=received.pulse_at_ms)
+            decision = FailoverDecision(moving, decision.move_to, decision.reason)
+        return self._do(state, decision)
 
     def fail_back(self, reports: Reports, lag_seconds: float) -> FailoverDecision:
         """Move the writer back to the home region. Raises `IllegalTransitionError` if that is not allowed yet."""
@@ -276,9 +323,16 @@ class Failover:
         """Return the decision if the writer's region were down now, without acting on it."""
         state = self.state()
         now_ms = self._now_ms()
-        down = ProbeReport(self._policy.failures, now_ms)
+        down = ProbeReport(self._policy.failures, now_ms, now_ms)
         pretended = {**reports, state.active: {str(number): down for number in range(self._policy.observers)}}
         return decide(state, pretended, self._other(state.active), self._policy, now_ms)
+
+    def recovery_seconds_max(self, probe_seconds: float) -> float:
+        """Return how long a failover takes at most after an outage began, without the command that moves traffic.
+
+        The probes must fail as often as the policy says, the lease must expire, and the next evaluation acts.
+        """
+        return self._policy.failures * probe_seconds + self._lease.lease_seconds + probe_seconds
 
     def _do(self, before: FailoverState, decision: FailoverDecision) -> FailoverDecision:
         """Persist the intent, then act. After a crash, the next evaluation finishes the move."""

@@ -50,6 +50,10 @@ class WriterLease:
         self._clock = clock
         self._lease_ms = round(1000 * lease_seconds)
 
+    @property
+    def lease_seconds(self) -> float:
+        return self._lease_ms / 1000
+
     def read(self) -> Lease | None:
         """Return the current lease, expired or not; None before the first."""
         row = self._authority.get(CONTROL, _LEASE_KEY, consistent=True)

@@ -158,9 +158,10 @@ AUDIT: Final = Table(
     classification=Classification.CONFIDENTIAL,
     entities=(AUDIT_ENTRY, AUDIT_HEAD, AUDIT_ANCHOR, AUDIT_INTENT),
 )
+REGION_PULSE: Final = Entity("region pulse", "PULSE#{region}")
 HEALTH_CHECK: Final = Table(
     "observability-health-check",
-    "One row that the deep health check writes and reads back",
+    "One row that the deep health check writes and reads back, and the pulses by which replication is measured",
     _PK,
-    entities=(Entity("health probe", "health"),),
+    entities=(Entity("health probe", "health"), REGION_PULSE),
 )

@@ -126,6 +126,7 @@ _HEALTH: Final = {
     "audit anchor": _ONE_EACH,
     "audit intent": _CONSUMED,
     "health probe": _ONE_EACH,
+    "region pulse": Ending("replaced by the next one"),
 }
 _DURABLE: Final = {
     "fan-out": _FANOUT,

@@ -38,6 +38,7 @@ from headgate.store.catalogue.health_tables import EVIDENCE_CACHE as EVIDENCE_CA
 from headgate.store.catalogue.health_tables import HEALTH_CHECK as HEALTH_CHECK
 from headgate.store.catalogue.health_tables import INCIDENT as INCIDENT
 from headgate.store.catalogue.health_tables import INCIDENT_INDEX as INCIDENT_INDEX
+from headgate.store.catalogue.health_tables import REGION_PULSE as REGION_PULSE
 from headgate.store.catalogue.health_tables import REPORTED_RESULT as REPORTED_RESULT
 from headgate.store.catalogue.health_tables import RESOLUTION_RULE as RESOLUTION_RULE
 from headgate.store.catalogue.health_tables import RULE_DATASET as RULE_DATASET

@@ -83,7 +83,11 @@ def test_drill__everything_well__says_who_would_take_over_and_moves_nothing(tmp_
 
     output = said("region", "drill", "--config", path)
 
-    assert output["move_to"] == WEST
+    # Three probes of 30 seconds, a lease of a minute, and the evaluation after it.
+    assert (output["move_to"], output["rto_ms"]) == (WEST, 180_000)
+    assert "RPO unknown, as no pulse has been replicated yet; RTO at most 180.0 s" in (
+        run("region", "drill", "--config", path).stdout
+    )
     assert said("region", "show", "--config", path)["state"]["active"] == EAST
 
 

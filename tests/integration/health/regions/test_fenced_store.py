@@ -10,11 +10,19 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, StoreBusyError
-from headgate.health.regions.agent import RegionAgent, RegionProbe, read_reports
-from headgate.health.regions.failover import Failover, LeaseKeeper
+from headgate.health.regions.agent import (
+    PROBE_SECONDS,
+    RegionAgent,
+    RegionProbe,
+    RegionPulse,
+    lag_seconds,
+    read_replication,
+    read_reports,
+)
+from headgate.health.regions.failover import Failover, LeaseKeeper, read_state
 from headgate.health.regions.fenced_store import FencedStore
-from headgate.health.regions.regions import EPOCH, WRITER, Fence, WriterLease, raise_epoch
-from headgate.store.catalogue.tables import AUDIT, CONTROL
+from headgate.health.regions.regions import EPOCH, WRITER, Fence, Replica, WriterLease, raise_epoch
+from headgate.store.catalogue.tables import AUDIT, CONTROL, HEALTH_CHECK, REGION_PULSE
 from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Delete, Put, Query
 from headgate.store.model.schema import Key
@@ -33,9 +41,10 @@ class Region:
         self.store = open_sqlite(folder, clock=rig.clock, synchronous=Synchronous.NORMAL)
         self.fence = Fence(self.store, name, rig.clock)
         self.fenced = FencedStore(self.store, self.fence)
-        self.duty = rig.duty(
-            name, LeaseKeeper(rig.authority, WriterLease(rig.authority, rig.clock), self.fence, name, EAST)
-        )
+        keeper = LeaseKeeper(rig.authority, WriterLease(rig.authority, rig.clock), self.fence, name, EAST)
+        other = WEST if name == EAST else EAST
+        pulse = RegionPulse(self.store, rig.authority, rig.clock, region=name, other=other)
+        self.duty = rig.duty(name, keeper, pulse)
 
 
 class Rig:
@@ -49,7 +58,14 @@ class Rig:
         self.east, self.west = (Region(name, folder / name, self) for name in (EAST, WEST))
         self.third = self.duty("third", None)
 
-    def duty(self, observer: str, keeper: LeaseKeeper | None) -> RegionAgent:
+    def replicate(self, source: Region, target: Region) -> None:
+        """Copy the pulses of a region, as global tables do."""
+        for name in (EAST, WEST):
+            row = source.store.get(HEALTH_CHECK, REGION_PULSE.key(region=name))
+            if row is not None:
+                Replica(target.store).take(HEALTH_CHECK, row)
+
+    def duty(self, observer: str, keeper: LeaseKeeper | None, pulse: RegionPulse | None = None) -> RegionAgent:
         return RegionAgent(
             self.authority,
             self.clock,
@@ -63,6 +79,7 @@ class Rig:
                 move_traffic=self.moved.append,
             ),
             keeper=keeper,
+            pulse=pulse,
         )
 
     def close(self) -> None:
@@ -156,6 +173,41 @@ def test_regions__the_home_one_goes_down__the_other_takes_over_once_two_observer
     reports = read_reports(rig.authority)
     assert reports[EAST]["third"].failures >= 3
     assert reports[WEST]["third"].failures == 0
+
+
+def test_regions__failover_after_replication_stopped__states_what_is_lost_and_how_long_it_took(rig: Rig) -> None:
+    for _ in range(3):
+        rig.clock.advance(10)
+        rig.east.duty.run_due()
+        rig.replicate(rig.east, rig.west)
+        rig.west.duty.run_due()
+        rig.third.run_due()
+    assert lag_seconds(read_replication(rig.authority)[WEST]) == 0
+    # Replication stops 40 seconds before the region is down.
+    for _ in range(4):
+        rig.clock.advance(10)
+        rig.east.duty.run_due()
+        rig.west.duty.run_due()
+        rig.third.run_due()
+    assert lag_seconds(read_replication(rig.authority)[WEST]) == 30
+    rig.down.add(EAST)
+    outage_at = rig.clock.seconds()
+    while not rig.moved:
+        rig.clock.advance(10)
+        rig.third.run_due()
+        rig.west.duty.run_due()
+
+    state = read_state(rig.authority, EAST)
+    assert state.lost_ms is not None
+    assert state.recovery_ms is not None
+    # The first probe after the outage is up to a period of probes late.
+    assert 40_000 <= state.lost_ms <= 40_000 + 1000 * PROBE_SECONDS
+    took_ms = 1000 * (rig.clock.seconds() - outage_at)
+    assert took_ms - 1000 * PROBE_SECONDS <= state.recovery_ms <= took_ms
+    failover = Failover(
+        rig.authority, rig.clock, WriterLease(rig.authority, rig.clock), regions=(EAST, WEST), move_traffic=print
+    )
+    assert state.recovery_ms <= 1000 * failover.recovery_seconds_max(PROBE_SECONDS)
 
 
 def test_regions__one_observer_alone__moves_nothing(rig: Rig) -> None:
