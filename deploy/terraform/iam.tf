@@ -69,21 +69,28 @@ data "aws_iam_policy_document" "function" {
     resources = ["${aws_cloudwatch_log_group.function[each.key].arn}:*"]
   }
 
-  statement {
-    sid     = "Read"
-    actions = ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query", "dynamodb:ConditionCheckItem"]
-    resources = flatten([
-      for table in each.value.reads : [local.table_arns[table], "${local.table_arns[table]}/index/*"]
-    ])
+  # A statement without resources is malformed.
+  dynamic "statement" {
+    for_each = length(each.value.reads) > 0 ? [1] : []
+    content {
+      sid     = "Read"
+      actions = ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query", "dynamodb:ConditionCheckItem"]
+      resources = flatten([
+        for table in each.value.reads : [local.table_arns[table], "${local.table_arns[table]}/index/*"]
+      ])
+    }
   }
 
-  statement {
-    sid = "Write"
-    actions = [
-      "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:BatchWriteItem",
-      "dynamodb:ConditionCheckItem",
-    ]
-    resources = [for table in each.value.writes : local.table_arns[table]]
+  dynamic "statement" {
+    for_each = length(each.value.writes) > 0 ? [1] : []
+    content {
+      sid = "Write"
+      actions = [
+        "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:BatchWriteItem",
+        "dynamodb:ConditionCheckItem",
+      ]
+      resources = [for table in each.value.writes : local.table_arns[table]]
+    }
   }
 
   statement {
