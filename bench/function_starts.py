@@ -67,6 +67,8 @@ def _container(function: str, module: str) -> str:
         return f"{function.replace('-', '_')}_container"
     if module == "headgate.aws.events.handlers":
         return "event_container"
+    if module == "headgate.aws.health_sweep":
+        return "health_container"
     return {"headgate.aws.handlers": "lifecycle_container", "headgate.aws.fanouts": "fanout_container"}.get(
         module, "app_container"
     )

@@ -56,6 +56,25 @@ def make_packaged_function(
     return str(made["FunctionArn"])
 
 
+def not_granted(
+    functions: Mapping[str, Mapping[str, Any]], notes: Mapping[str, Path], table_prefix: str
+) -> set[tuple[str, str, str, str]]:
+    """Return what functions have asked of AWS that Terraform does not grant them. Those not invoked asked nothing."""
+    from tests.aws_rig import is_granted
+
+    found: set[tuple[str, str, str, str]] = set()
+    for name, function in functions.items():
+        lines = notes[name].read_text().splitlines() if notes[name].exists() else []
+        for service, operation, tables in map(json.loads, lines):
+            # Every function reads the keyring.
+            if service == "modules" or (service, operation) == ("secretsmanager", "GetSecretValue"):
+                continue
+            for table in tables or [""]:
+                given = (service, operation, table.removeprefix(table_prefix))
+                found |= set() if is_granted(function, *given) else {(name, *given)}
+    return found
+
+
 class _Context:
     def __init__(self, request_id: str, deadline_ms: int) -> None:
         self.aws_request_id = request_id

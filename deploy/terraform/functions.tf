@@ -221,6 +221,7 @@ locals {
     { watchdog = var.watchdog_schedule, clockwork = var.clockwork_schedule },
     var.app == "" ? {} : { sweep = var.sweep_schedule },
     var.fanouts ? { fanout-sweep = var.sweep_schedule } : {},
+    var.api ? { health-sweep = var.sweep_schedule } : {},
   )
 }
 

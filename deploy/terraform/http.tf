@@ -39,13 +39,15 @@ variable "api_requests_per_second" {
 locals {
   http_functions = {
     for name, each in jsondecode(file("${path.module}/http_functions.json")) :
-    name => each if name == "api" ? var.api : var.internal_api
+    name => each if name == "internal-api" ? var.internal_api : var.api
   }
+  # Those that an HTTP API invokes. The health sweep does the background work of what the API accepts.
+  http_apis          = { for name, each in local.http_functions : name => each if name != "health-sweep" }
   http_authorization = { api = "NONE", "internal-api" = "AWS_IAM" }
 
   # Of both: the API starts pipelines as the functions of the lifecycle do.
   http_environment = {
-    for name in keys(local.http_functions) : name => {
+    for name in keys(local.http_apis) : name => {
       HEADGATE_APP                            = var.app
       HEADGATE_PUBLIC_URL                     = name == "api" && var.api_public_url != "" ? var.api_public_url : aws_apigatewayv2_api.http[name].api_endpoint
       HEADGATE_PIPELINES_STATE_MACHINE_ARN    = local.machine_arn
@@ -57,14 +59,14 @@ locals {
 
 # Without CORS: the application answers preflights itself, by the policy of the app.
 resource "aws_apigatewayv2_api" "http" {
-  for_each = local.http_functions
+  for_each = local.http_apis
 
   name          = "${var.name}-${each.key}"
   protocol_type = "HTTP"
 }
 
 resource "aws_apigatewayv2_integration" "http" {
-  for_each = local.http_functions
+  for_each = local.http_apis
 
   api_id                 = aws_apigatewayv2_api.http[each.key].id
   integration_type       = "AWS_PROXY"
@@ -74,7 +76,7 @@ resource "aws_apigatewayv2_integration" "http" {
 }
 
 resource "aws_apigatewayv2_route" "http" {
-  for_each = local.http_functions
+  for_each = local.http_apis
 
   api_id             = aws_apigatewayv2_api.http[each.key].id
   route_key          = "$default"
@@ -83,7 +85,7 @@ resource "aws_apigatewayv2_route" "http" {
 }
 
 resource "aws_cloudwatch_log_group" "http" {
-  for_each = local.http_functions
+  for_each = local.http_apis
 
   name              = "/aws/apigateway/${var.name}-${each.key}"
   retention_in_days = var.log_retention_days
@@ -91,7 +93,7 @@ resource "aws_cloudwatch_log_group" "http" {
 }
 
 resource "aws_apigatewayv2_stage" "http" {
-  for_each = local.http_functions
+  for_each = local.http_apis
 
   api_id      = aws_apigatewayv2_api.http[each.key].id
   name        = "$default"
@@ -118,7 +120,7 @@ resource "aws_apigatewayv2_stage" "http" {
 }
 
 resource "aws_lambda_permission" "http" {
-  for_each = local.http_functions
+  for_each = local.http_apis
 
   statement_id  = "api"
   action        = "lambda:InvokeFunction"

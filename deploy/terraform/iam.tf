@@ -45,7 +45,7 @@ locals {
       resources = var.glue_job_arns
     }
     glue_logs = {
-      actions   = ["logs:FilterLogEvents", "logs:GetLogEvents"]
+      actions   = ["logs:FilterLogEvents"]
       resources = length(var.glue_job_arns) == 0 ? [] : ["arn:${local.partition}:logs:${var.region}:${local.account}:log-group:/aws-glue/*"]
     }
     emr = {

@@ -19,9 +19,9 @@ from headgate.durable.bus.subscriptions import Filter
 from headgate.durable.sdk.app import App
 from headgate.health.model.events import SOURCE
 from headgate.store.catalogue.tables import EVENTS
-from tests.aws_rig import EVENT_FUNCTIONS, TABLE_PREFIX, is_granted, sign_in, until
+from tests.aws_rig import EVENT_FUNCTIONS, TABLE_PREFIX, sign_in, until
 from tests.ministack import REGION, aws_session, fresh_account
-from tests.packaged_function import make_packaged_function, unpack
+from tests.packaged_function import make_packaged_function, not_granted, unpack
 
 CLOCK = SystemClock()
 OWN = "headgate.test.1.us-east-1"
@@ -141,6 +141,8 @@ def exchange(ministack: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         sign_in(patch, account)
         exchange = Exchange(ministack, account, tmp_path_factory.mktemp("events"))
         yield exchange
+        # No function has asked for more than Terraform grants it.
+        assert not_granted(EVENT_FUNCTIONS, exchange.notes, TABLE_PREFIX) == set()
         exchange.close()
 
 
@@ -249,16 +251,3 @@ def test_redrive__events_that_were_refused__are_published_and_leave_the_queue(
     (entry,) = until("the event again", lambda: exchange.messages("from-bus"))
     assert entry["detail"]["data"] == {"id": "o-5"}
     assert exchange.messages("failed-events") == []
-
-
-def test_functions__in_all_tests_before__asked_for_no_more_than_terraform_grants(exchange: Exchange) -> None:
-    for name, function in EVENT_FUNCTIONS.items():
-        noted = [json.loads(line) for line in exchange.notes[name].read_text().splitlines()]
-        asked = {
-            (service, operation, table.removeprefix(TABLE_PREFIX))
-            for service, operation, tables in noted
-            if service != "modules"
-            for table in tables or [""]
-        }
-        assert asked, name
-        assert {each for each in asked if not is_granted(function, *each)} == set(), name

@@ -21,9 +21,9 @@ from headgate.bootstrap.store import KEYS, AppService, create_dynamodb_tables, o
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.store.keyring import Keyring
-from tests.aws_rig import HTTP_FUNCTIONS, TABLE_PREFIX, is_granted, sign_in, until
+from tests.aws_rig import HTTP_FUNCTIONS, TABLE_PREFIX, sign_in, until
 from tests.ministack import REGION, aws_session
-from tests.packaged_function import make_packaged_function, unpack
+from tests.packaged_function import make_packaged_function, not_granted, unpack
 
 SHOP = """
 import headgate as hg
@@ -58,6 +58,7 @@ def echo(request: hg.Request) -> hg.Response:
 """
 # The account of requests without credentials, in MiniStack. No other test uses it.
 DEFAULT_ACCOUNT = "000000000000"
+AUTHORISATION = {"api": "NONE", "internal-api": "AWS_IAM"}
 CLOCK = SystemClock()
 
 
@@ -72,6 +73,7 @@ class Gateway:
         self._folder = folder
         self._environ: dict[str, str] = {}
         self.urls: dict[str, str] = {}
+        self.arns: dict[str, str] = {}
         self.key = ""
 
     def open(self) -> None:
@@ -98,7 +100,9 @@ class Gateway:
         opened = open_store(settings, CLOCK)
         cache = open_cache(settings, CLOCK)
         health = open_health(opened, cache, CLOCK, AppService(App("any"), opened, CLOCK))
-        self.key = open_keys(opened, CLOCK, health).issue("ana", [Role.OPERATOR], issuer=LOCAL).key.reveal()
+        self.key = (
+            open_keys(opened, CLOCK, health).issue("ana", [Role.OPERATOR, Role.SERVICE], issuer=LOCAL).key.reveal()
+        )
         health.close()
         cache.close()
         opened.store.close()
@@ -116,7 +120,10 @@ class Gateway:
                 self.notes[name],
                 environ,
             )
-            self.urls[name] = self._api(name, arn, "AWS_IAM" if name == "internal-api" else "NONE")
+            self.arns[name] = arn
+            if name not in AUTHORISATION:
+                continue
+            self.urls[name] = self._api(name, arn, AUTHORISATION[name])
 
     def _api(self, name: str, arn: str, authorization: str) -> str:
         client = self._session.client("apigatewayv2", endpoint_url=self.endpoint)
@@ -148,8 +155,13 @@ class Gateway:
         events = client.filter_log_events(logGroupName=f"/aws/lambda/{name}")["events"]
         return [line for each in events for line in str(each["message"]).splitlines()]
 
-    def noted(self, name: str) -> list[list[Any]]:
-        return [json.loads(line) for line in self.notes[name].read_text().splitlines()]
+    def invoke(self, name: str) -> Any:
+        """Invoke a function as its schedule does."""
+        client = self._session.client("lambda", endpoint_url=self.endpoint)
+        answer = client.invoke(FunctionName=self.arns[name], Payload=b"{}")
+        content = json.loads(answer["Payload"].read())
+        assert "FunctionError" not in answer, content
+        return content
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +171,8 @@ def gateway(ministack: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         sign_in(patch, gateway.account)
         gateway.open()
         yield gateway
+        # No function has asked for more than Terraform grants it.
+        assert not_granted(HTTP_FUNCTIONS, gateway.notes, TABLE_PREFIX) == set()
 
 
 def test_api__without_a_key__is_refused_with_a_problem(gateway: Gateway) -> None:
@@ -210,6 +224,27 @@ def test_api__a_stream_of_events__ends_and_says_when_to_connect_again(gateway: G
     assert answer.text.endswith("retry: 5000\n\n")
 
 
+def test_health_sweep__an_openlineage_event_that_the_api_has_accepted__is_processed(gateway: Gateway) -> None:
+    dataset = {"namespace": "postgres://db", "name": "shop.orders"}
+    event = {
+        "eventType": "COMPLETE",
+        "eventTime": "2026-01-05T00:00:00Z",
+        "producer": "https://shop.example/loader",
+        "schemaURL": "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent",
+        "run": {"runId": "01890a5d-ac96-774b-bcce-b302099a8057"},
+        "job": {"namespace": "shop", "name": "load"},
+        "inputs": [],
+        "outputs": [dataset],
+    }
+
+    accepted = gateway.call("POST", "/api/v1/lineage", json=event)
+    first, second = gateway.invoke("health-sweep"), gateway.invoke("health-sweep")
+
+    assert accepted.status_code in (200, 201, 202), accepted.text
+    assert first["done"] >= 1
+    assert second["done"] == 0
+
+
 def test_internal_api__signed__starts_and_shows_an_execution(gateway: Gateway) -> None:
     started = gateway.call_internal("POST", "/api/v1/executions", {"workflow": "fulfil", "input": "8", "id": "order-8"})
     shown = gateway.call_internal("GET", "/api/v1/executions/order-8")
@@ -238,17 +273,3 @@ def test_api__that_is_to_write_metrics__logs_its_requests_and_reads(gateway: Gat
     lines = until("metrics in the log", logged)
     assert {"2xx"} <= {each.get("status_code") for each in lines if "api.request_count" in each}
     assert [each for each in lines if "dynamodb.read_latency" in each] != []
-
-
-def test_functions__in_all_tests_before__asked_for_no_more_than_terraform_grants(gateway: Gateway) -> None:
-    for name, function in HTTP_FUNCTIONS.items():
-        asked = {
-            (service, operation, table.removeprefix(TABLE_PREFIX))
-            for service, operation, tables in gateway.noted(name)
-            if service != "modules"
-            for table in tables or [""]
-        }
-        assert asked, name
-        # The keyring and the payloads, which every function reads.
-        asked -= {("secretsmanager", "GetSecretValue", "")}
-        assert {each for each in asked if not is_granted(function, *each)} == set(), name
