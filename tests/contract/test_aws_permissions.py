@@ -49,14 +49,12 @@ OF_CHUNK_QUEUES: Final = {
     "bury": OF_MAPPINGS,
 }
 # Actions that AWS grants on no narrower resource, and the policies of keys, whose resource is the key itself.
-ON_EVERYTHING: Final = (
-    {"dynamodb:ListStreams"},
-    {"xray:PutTraceSegments", "xray:PutTelemetryRecords"},
-    {
-        "logs:CreateLogDelivery", "logs:GetLogDelivery", "logs:UpdateLogDelivery", "logs:DeleteLogDelivery",
-        "logs:ListLogDeliveries", "logs:PutResourcePolicy", "logs:DescribeResourcePolicies", "logs:DescribeLogGroups",
-    },
-)  # fmt: skip
+ON_EVERYTHING: Final = {
+    "dynamodb:ListStreams",
+    "xray:PutTraceSegments", "xray:PutTelemetryRecords", "xray:GetSamplingRules", "xray:GetSamplingTargets",
+    "logs:CreateLogDelivery", "logs:GetLogDelivery", "logs:UpdateLogDelivery", "logs:DeleteLogDelivery",
+    "logs:ListLogDeliveries", "logs:PutResourcePolicy", "logs:DescribeResourcePolicies", "logs:DescribeLogGroups",
+}  # fmt: skip
 
 
 @functools.cache
@@ -162,4 +160,4 @@ def test_resources__of_roles__are_everything_only_where_aws_knows_no_narrower_on
             block = before[before.rindex("actions") :]
             named = set(re.findall(r'"([a-z0-9-]+:[A-Za-z*]+)"', block))
             is_limit = path.name in ("keys.tf", "network.tf")
-            assert is_limit or named in ON_EVERYTHING, f"{path.name}: {sorted(named)}"
+            assert is_limit or named <= ON_EVERYTHING, f"{path.name}: {sorted(named)}"
