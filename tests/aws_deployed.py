@@ -220,6 +220,14 @@ class Subscriber:
         self.topic_arn = str(deployment.client("sns").create_topic(Name=topic)["TopicArn"])
         self._url = str(deployment.client("sqs").create_queue(QueueName=f"{topic}-received")["QueueUrl"])
         arn = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{topic}-received"
+        allowed = {
+            "Effect": "Allow",
+            "Principal": {"Service": "sns.amazonaws.com"},
+            "Action": "sqs:SendMessage",
+            "Resource": arn,
+        }
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+        deployment.client("sqs").set_queue_attributes(QueueUrl=self._url, Attributes={"Policy": policy})
         deployment.client("sns").subscribe(TopicArn=self.topic_arn, Protocol="sqs", Endpoint=arn)
         self._messages: list[str] = []
 

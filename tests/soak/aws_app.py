@@ -46,8 +46,8 @@ async def fulfil(order: dict[str, Any]) -> dict[str, Any]:
     try:
         await refuse(order["id"])
         gift = "sent"
-    except hg.ActivityFailure as failure:
-        gift = failure.type
+    except ValueError as failure:
+        gift = type(failure).__name__
     return {"receipt": receipt, "by": approval["by"], "parcel": parcel, "gift": gift}
 
 
