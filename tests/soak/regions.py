@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -47,7 +48,8 @@ class World:
         self.account = fresh_account()
         self.environ = {"AWS_ACCESS_KEY_ID": self.account, "AWS_SECRET_ACCESS_KEY": "-"}
         self.aws: dict[str, Ministack] = {}
-        self.urls = dict.fromkeys((EAST, WEST), "http://127.0.0.1:1")
+        # A region keeps its address when its server starts again, as a name in DNS does.
+        self.urls = {name: f"http://127.0.0.1:{port}" for name, port in zip((EAST, WEST), free_ports(2), strict=True)}
         self.servers: dict[str, Server] = {}
         for name in (EAST, WEST):
             (folder / name).mkdir(parents=True)
@@ -66,13 +68,11 @@ class World:
                 shutil.copy2(folder / f"{EAST}-home" / "keys.json", folder / f"{WEST}-home" / "keys.json")
 
     def start(self, name: str, stack: ExitStack) -> None:
-        """Start the server of a region, and tell both of its address."""
+        """Start the server of a region at its address."""
         file = "east" if name == EAST else "west"
-        server = stack.enter_context(
-            Server(self.folder / f"{name}-server", "--config", str(self.folder / f"{file}.toml"), **self.environ)
-        )
-        self.servers[name], self.urls[name] = server, server.url
-        self._write()
+        address = self.urls[name].removeprefix("http://")
+        options = ["--config", str(self.folder / f"{file}.toml"), "--http", address]
+        self.servers[name] = stack.enter_context(Server(self.folder / f"{name}-server", *options, **self.environ))
 
     def _write(self) -> None:
         for file, who, store in (("east", "name", EAST), ("west", "name", WEST), ("third", "observer", EAST)):
@@ -114,7 +114,7 @@ class World:
 
     @contextmanager
     def watching(self, command: str) -> Iterator[None]:
-        """Run the third observer during the block, with the addresses of now."""
+        """Run the third observer during the block."""
         with (self.folder / "third.log").open("ab") as log:
             environ = {"PATH": "/usr/bin:/bin", **self.environ}
             process = subprocess.Popen(
@@ -132,11 +132,7 @@ def run_all(folder: Path) -> list[Figure]:
     show, drill, watch, replicate, back_merge, failback = _chosen()
     with ExitStack() as stack:
         world = World(folder, stack)
-        # The first server was started before the address of the second was known.
-        world.servers[EAST].signal(signal.SIGTERM)
-        world.servers[EAST].exit_code()
-        world.start(EAST, stack)
-        east, west = (world.servers[name].url for name in (EAST, WEST))
+        east, west = (world.urls[name] for name in (EAST, WEST))
         with world.replicating(replicate), world.watching(watch):
             world.said(f"headgate dataset register {URN} --server {east}")
             world.said(f"headgate signal set {URN} VOLUME OK --score 1 --server {east}")
@@ -159,8 +155,8 @@ def run_all(folder: Path) -> list[Figure]:
             returned = world.said(
                 f"headgate signal set {URN} VOLUME OK --score 1 --server {world.urls[EAST]}", exit_code=75
             )
-            early = world.said(failback, exit_code=3)
         with world.watching(watch), world.replicating(back_merge):
+            _until(lambda: _refuses(world, failback), FAILOVER_SECONDS_MAX)
             waited = _until(lambda: _fails_back(world, failback), FAILBACK_SECONDS_MAX)
             _until(lambda: _writes(world, world.urls[EAST], "OK"), FAILOVER_SECONDS_MAX)
         return [
@@ -178,9 +174,18 @@ def run_all(folder: Path) -> list[Figure]:
             ),
             Figure("Failovers of one outage", str(moved["state"]["failovers"]), moved["state"]["failovers"] == 1),
             Figure("Writes of the returned writer", "refused", "not the writer" in returned),
-            Figure("Failback before the region was healthy for long", "refused", "was not healthy" in early),
+            Figure("Failback before the region was healthy for long", "refused", holds=True),
             Figure("Failback after the return", f"{waited / 60:.0f} minutes", holds=True),
         ]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that are free now."""
+    with ExitStack() as opened:
+        found = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for each in found:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in found]
 
 
 def _chosen() -> list[str]:
@@ -208,6 +213,12 @@ def _until(is_so: Any, seconds_max: float) -> float:
 def _writes(world: World, url: str, state: str) -> bool:
     command = f"signal set {URN} VOLUME {state} --score 1 --server {url}"
     return run(*command.split(), folder=world.folder, **world.environ).returncode == 0
+
+
+def _refuses(world: World, command: str) -> bool:
+    """Whether a failback is refused because the home region was not healthy for long enough."""
+    ended = run(*command.split()[1:], "--json", folder=world.folder, **world.environ)
+    return ended.returncode == 3 and "was not healthy" in ended.stderr
 
 
 def _fails_back(world: World, command: str) -> bool:
