@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -104,8 +104,16 @@ def is_as_shown(output: str, shown: str) -> bool:
 class Shell:
     """One shell, in which commands are typed one after the other."""
 
-    def __init__(self, folder: Path, ports: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ports: tuple[str, str],
+        environ: Mapping[str, str] | None = None,
+        *,
+        within_seconds: float = ANSWER_SECONDS_MAX,
+    ) -> None:
         self._ports = ports
+        self._within_seconds = within_seconds
         self._marks = 0
         self._lines: queue.Queue[str] = queue.Queue()
         http, grpc = ports
@@ -117,6 +125,7 @@ class Shell:
                 "COLUMNS": "400",
                 "HEADGATE_HTTP": f"127.0.0.1:{http}",
                 "HEADGATE_GRPC": f"127.0.0.1:{grpc}",
+                **(environ or {}),
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -129,18 +138,18 @@ class Shell:
 
     def ask(self, command: Command) -> str:
         """Type a command, and return what it says."""
-        return self._output(command, time.monotonic() + ANSWER_SECONDS_MAX)
+        return self._output(command, time.monotonic() + self._within_seconds)
 
     def run(self, command: Command) -> None:
         """Type a command, and fail unless its output is as shown."""
-        deadline = time.monotonic() + ANSWER_SECONDS_MAX
+        deadline = time.monotonic() + self._within_seconds
         output = ""
         while True:
             try:
                 output = self._output(command, deadline)
             except queue.Empty:
                 said = f"{output}\nis what it said before" if output else "nothing"
-                pytest.fail(f"$ {command.line}\nis not over in {ANSWER_SECONDS_MAX:g} s, and said {said}")
+                pytest.fail(f"$ {command.line}\nis not over in {self._within_seconds:g} s, and said {said}")
             if is_as_shown(output, command.shown):
                 return
             assert LOOKS.match(command.line), f"$ {command.line}\n{output}\nis not as shown:\n{command.shown}"

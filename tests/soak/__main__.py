@@ -5,6 +5,7 @@ python -m tests.soak crashes --kills 50   one part, shorter
 python -m tests.soak containers           as root, on Debian: the steps of the Dockerfile, and the image's programs
 python -m tests.soak installs             the wheel on each Python that is found
 python -m tests.soak aws                  the product deployed to an emulator of AWS, story by story; needs Terraform
+python -m tests.soak laptop               the commands of "From laptop to AWS"; needs Terraform and the AWS CLI
 python -m tests.soak collections          state machines of the folder that HEADGATE_SOAK_COLLECTIONS names
 """
 
@@ -32,6 +33,7 @@ from tests.soak import (
     fits,
     handovers,
     installs,
+    laptop,
     memory,
     overload,
     processes,
@@ -60,6 +62,7 @@ PARTS: Final = (
     "dashboards",
     "installs",
     "aws",
+    "laptop",
     "collections",
     "terraform",
 )
@@ -124,6 +127,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "dashboards": lambda: dashboards.run(Path(folder)),
             "collections": collections.run,
             "aws": lambda: aws.run(Path(folder)),
+            "laptop": lambda: laptop.run(Path(folder)),
             "containers": lambda: containers.run(Path(folder)),
             "installs": lambda: installs.run(Path(folder)),
             "terraform": lambda: terraform.run(Path(folder)),
