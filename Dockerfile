@@ -1,5 +1,5 @@
 # Image of Headgate: `headgate up` on SQLite with a volume, or `headgate up` and `headgate worker` on DynamoDB.
-# tests/soak/container.py runs these steps in a clean root; docs/how-to/run-in-containers.md tells how to run the image.
+# tests/soak/containers.py runs these steps in a clean root; docs/how-to/run-in-containers.md tells how to run the image.
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /src

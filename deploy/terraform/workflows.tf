@@ -37,7 +37,8 @@ locals {
 }
 
 # A wake is a hint, and the sweep gives it again: a day is long. AWS recommends a visibility time-out of six times the
-# time-out of the function; a claim that a killed activity held is found by its lease, long before.
+# time-out of the function; a claim that a killed activity held is found by its lease, long before. The time-out of
+# 'turns' is short, because a turn whose function was killed holds up its execution for the visibility time-out.
 resource "aws_sqs_queue" "wakes" {
   for_each = local.wake_queues
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,8 @@ from headgate.errors import SettingsError
 from headgate.settings import Address, Settings
 
 POLL_SECONDS: Final = 0.5
+# Not imported: it imports every command.
+_PROGRAM: Final = "headgate.cli.child_main"
 # The longest drain that the settings allow: a worker that is replaced finishes activities for most of it.
 _DRAIN_SECONDS: Final = "600"
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -50,7 +52,7 @@ class AppReload:
     def __init__(self, apps: Sequence[str], options: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
         """Watch the Python files below `folder`. `options` are those of 'headgate worker run' beside the apps."""
         named = [part for app in apps for part in ("--app", app)]
-        self._command = [sys.executable, "-m", __name__, "worker", "run", *named, *options]
+        self._command = [sys.executable, "-m", _PROGRAM, "worker", "run", *named, *options]
         self._folder = folder
         self._environ = {**environ, "HEADGATE_DRAIN_SECONDS": _DRAIN_SECONDS}
         self._current: subprocess.Popen[bytes] | None = None
@@ -138,22 +140,3 @@ def changed(before: Snapshot | None, now: Snapshot) -> list[Path]:
     if before is None:
         return []
     return sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
-
-
-def _end_with_parent(request_stop: Callable[[], None]) -> None:
-    # Unbuffered: a buffer that is being read cannot be closed at the end.
-    os.read(sys.stdin.fileno(), 1)
-    request_stop()
-
-
-def main() -> None:
-    """Run the command line as the worker of another process: end when that process has ended."""
-    from headgate.cli import main as program
-
-    stop = lambda: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
-    threading.Thread(target=_end_with_parent, args=(stop,), name="headgate-parent", daemon=True).start()
-    program.main()
-
-
-if __name__ == "__main__":
-    main()
