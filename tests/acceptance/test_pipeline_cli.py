@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -139,8 +140,10 @@ def test_job__that_fails__is_seen_with_its_reason(project: Project) -> None:
     assert project.said("pipeline", "apply", file, "--reason", "to see it fail") == "fails: version 1, new\n"
 
     project.said("run", "start", "fails", "--date", DAY, "--reason", "now")
+    watched = project.said("run", "watch", "fails", "--date", DAY, "--timeout", "60s", exit_code=1)
     failed = project.until_run("fails", "FAILED")
 
+    assert "FAILED  failed at" in watched.splitlines()[-1]
     assert f"nothing for {DAY}" in failed["reason"]
     assert project.said("why", "fails", "--date", DAY).startswith(f"fails of {DAY} failed at ")
     assert f"nothing for {DAY}" in project.said("run", "log", "fails")
@@ -153,8 +156,8 @@ def test_backfill__of_some_days__does_each_once(project: Project) -> None:
     span = ("--from", "2026-02-02", "--to", "2026-02-04", "--concurrency", "2", "--reason", "history")
     made = project.json("backfill", "create", "shop-daily", *span)
 
-    at = f"/backfills/{made['backfill_id']}"
-    until(lambda: project.server.get(at)["state"] == "COMPLETED", "the backfill ends", 90)
+    watched = project.said("backfill", "watch", made["backfill_id"], "--timeout", "90s", "--json")
+    assert json.loads(watched.splitlines()[-1])["state"] == "COMPLETED"
 
     shown = project.json("backfill", "show", made["backfill_id"])
     assert (shown["succeeded"], shown["failed"]) == (3, {})
@@ -165,6 +168,27 @@ def test_backfill__of_some_days__does_each_once(project: Project) -> None:
         ("2026-02-02", "COMPLETED", 1),
     ]
     assert "3 completed" in project.said("backfill", "create", "shop-daily", *span, "--dry-run")
+
+
+@pytest.mark.timeout(60)
+def test_watch__on_a_terminal__is_coloured(project: Project) -> None:
+    project.said("period", "mark-success", "shop-daily", "2026-01-05", "--reason", "by hand")
+    terminal, inner = pty.openpty()
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        ended = subprocess.run(
+            [PROGRAM, "run", "watch", "shop-daily", "--date", "2026-01-05"],
+            cwd=project.folder,
+            env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", "COLUMNS": "80"},
+            stdout=inner,
+            check=False,
+            timeout=30,
+        )
+        os.close(inner)
+        shown = screen.read(65_536).decode()
+
+    assert ended.returncode == 0
+    assert "\x1b[32mCOMPLETED\x1b[0m" in shown
+    assert "marked by" in shown
 
 
 @pytest.mark.timeout(120)

@@ -52,6 +52,17 @@ TestCase = Annotated[
 ]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
 
+# How long a command that follows something waits for its end.
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="Stop after this long, with exit code 75. [default: never]",
+        show_default=False,
+    ),
+]
+
 # Which rows a list over all pipelines has.
 PipelineOption = Annotated[str | None, typer.Option("--pipeline", metavar="ID", help="Filter by pipeline.")]
 OwnerOption = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Filter by owner of the pipeline.")]

@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.fanout.views import chunks_text, seconds_between, share_text, show_notes, start_remedy
-from headgate.cli.session import echo_json
+from headgate.cli.screen import Screen, State, Step, open_screen
 from headgate.cli.times import duration_text
 from headgate.errors import HeadgateError
 from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from headgate.clock import Clock
 
 _RECONNECT_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.5
 # Time without a running chunk after which a hint is printed.
 _HINT_SECONDS: Final = 10.0
-State = Mapping[str, Any]
-
-
-class Screen(Protocol):
-    """Output of the states of fan-outs."""
-
-    def show(self, state: State) -> None:
-        """Show a state."""
-
-    def message(self, text: str) -> None:
-        """Print a message."""
 
 
 def follow(api: Api, run_ids: Sequence[str], *, stall_seconds: float | None, as_json: bool, clock: Clock) -> int:
@@ -45,7 +31,7 @@ def follow(api: Api, run_ids: Sequence[str], *, stall_seconds: float | None, as_
     `stall_seconds` is the allowed time without progress; None applies the policy of each fan-out, 0 means no limit.
     """
     watch_state = _WatchState(run_ids, stall_seconds, clock)
-    with _screen(run_ids, as_json=as_json) as screen:
+    with open_screen(run_ids, as_json=as_json, is_counted=True) as screen:
         stall = _follow_until_end(api, watch_state, screen, clock)
     if not as_json:
         for state in watch_state.states.values():
@@ -75,7 +61,7 @@ def _follow_until_end(api: Api, watch_state: _WatchState, screen: Screen, clock:
         if isinstance(update, HeadgateError):
             raise update
         if update is not None and watch_state.apply(update):
-            screen.show(update)
+            screen.show(step_of(update))
         hint, stall = watch_state.hint(), watch_state.stall()
         if stall is not None:
             return stall
@@ -178,66 +164,20 @@ def _show_outcome(state: State) -> None:
     show_notes(state)
 
 
-@contextmanager
-def _screen(run_ids: Sequence[str], *, as_json: bool) -> Iterator[Screen]:
-    from rich.console import Console
-
-    console = Console()
-    if as_json:
-        yield _JsonLines()
-    elif not console.is_terminal:
-        yield _Lines()
-    else:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
-        )
-        with Progress(*columns, console=console, transient=True) as progress:
-            yield _Bars(progress, run_ids)
-
-
-class _JsonLines:
-    def show(self, state: State) -> None:
-        echo_json(state)
-
-    def message(self, text: str) -> None:
-        typer.echo(text, err=True)
-
-
-class _Lines:
-    def show(self, state: State) -> None:
-        moment = state["at"][11:19]
-        typer.echo(f"{moment}  {state['run_id']}  {state['status']}  {share_text(state)}  {_counts_text(state)}")
-
-    def message(self, text: str) -> None:
-        typer.echo(text)
-
-
-class _Bars:
-    def __init__(self, progress: Progress, run_ids: Sequence[str]) -> None:
-        self._progress = progress
-        self._tasks: dict[str, TaskID] = {run_id: progress.add_task(run_id, total=None, text="") for run_id in run_ids}
-        self._states: dict[str, State] = {}
-        self._sum = progress.add_task("all", total=None, text="") if len(run_ids) > 1 else None
-
-    def show(self, state: State) -> None:
-        self._states[state["run_id"]] = state
-        self._update(self._tasks[state["run_id"]], [state], f"{state['status']}  {_counts_text(state)}")
-        if self._sum is not None:
-            finished = sum(1 for each in self._states.values() if each["is_finished"])
-            self._update(self._sum, list(self._states.values()), f"{finished} of {len(self._tasks)} ended")
-
-    def message(self, text: str) -> None:
-        self._progress.console.print(text, markup=False)
-
-    def _update(self, task: TaskID, states: Sequence[State], text: str) -> None:
-        total = sum(each["chunks"]["total"] for each in states)
-        open_count = sum(each["chunks"]["pending"] + each["chunks"]["in_progress"] for each in states)
-        self._progress.update(task, total=total or 1, completed=(total - open_count) if total else 1, text=text)
+def step_of(state: State) -> Step:
+    """Return the step that a state of a fan-out is."""
+    chunks = state["chunks"]
+    return Step(
+        id=state["run_id"],
+        moment=state["at"][11:19],
+        status=state["status"],
+        text=_counts_text(state),
+        share=share_text(state),
+        done=chunks["total"] - chunks["pending"] - chunks["in_progress"],
+        total=chunks["total"],
+        is_ended=state["is_finished"],
+        state=state,
+    )
 
 
 def _counts_text(state: State) -> str:

@@ -56,6 +56,7 @@ _BY_COMMAND: Final = {
     ("fanout", "before"): "fanout",
     ("fanout", "after"): "fanout",
     ("pool", "run"): "run",
+    ("run", "target"): "pipeline",
 }
 _OWN_IDS: Final = frozenset({"id", "name", "run", "alert", "backfill"})
 

@@ -10,9 +10,20 @@ import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, add_action, command_group, server_command
-from headgate.cli.options import DryRun, Limit, OwnerOption, Pipeline, Reason, Schedule, SinceOption, TierOption
+from headgate.cli.options import (
+    DryRun,
+    Limit,
+    OwnerOption,
+    Pipeline,
+    Reason,
+    Schedule,
+    SinceOption,
+    TierOption,
+    Timeout,
+)
 from headgate.cli.output import counted, show_cut, show_facts, show_table
 from headgate.cli.pipelines.views import LocalTimes, Row
+from headgate.cli.session import Json
 from headgate.cli.times import past_time
 
 app = command_group("Run ranges of past periods.")
@@ -106,7 +117,7 @@ def ls(
             *(() if pipeline else (each["pipeline_id"],)),
             each["schedule_id"],
             each["state"],
-            _progress(each),
+            progress_text(each),
             times.text(each["pipeline_id"], each["created_at"]),
             each["by"],
             each["reason"],
@@ -138,11 +149,28 @@ def show(api: Api, backfill: BackfillId) -> Answer:
         typer.echo(f"failed: {date}: {why}")
 
 
+@server_command(app, "watch")
+def watch(api: Api, backfill: BackfillId, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Follow a backfill until it ends, and show why its periods wait.
+
+    The exit code is 1 if a period failed or it was cancelled, 5 if a failure paused it, 75 if the timeout passed.
+    """
+    from headgate.cli.pipelines.watch import FollowedBackfill, follow
+    from headgate.clock import SystemClock
+    from headgate.durable.model.duration import optional_seconds
+
+    seconds = optional_seconds(timeout, name="--timeout")
+    raise typer.Exit(
+        follow(FollowedBackfill(api, backfill), timeout_seconds=seconds, as_json=as_json, clock=SystemClock())
+    )
+
+
 def _backfill_text(backfill: Row) -> str:
-    return f"{backfill['backfill_id']}: {backfill['pipeline_id']}, {backfill['state']}, {_progress(backfill)}"
+    return f"{backfill['backfill_id']}: {backfill['pipeline_id']}, {backfill['state']}, {progress_text(backfill)}"
 
 
-def _progress(backfill: Row) -> str:
+def progress_text(backfill: Row) -> str:
+    """Return how many periods are completed, running and failed."""
     parts = [f"{backfill['succeeded']} of {backfill['dates_count']} completed"]
     counts = {
         "running": len(backfill["running"]),

@@ -10,7 +10,18 @@ import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
-from headgate.cli.options import Date, Limit, OwnerOption, Pipeline, Reason, Schedule, SinceOption, TierOption
+from headgate.cli.options import (
+    Date,
+    Limit,
+    OptionalDate,
+    OwnerOption,
+    Pipeline,
+    Reason,
+    Schedule,
+    SinceOption,
+    TierOption,
+    Timeout,
+)
 from headgate.cli.output import show_cut, show_facts, show_table
 from headgate.cli.pipelines.views import LocalTimes, Row, milliseconds_text, reason_text
 from headgate.cli.session import Json, echo_json
@@ -136,6 +147,30 @@ def show(api: Api, run: RunId) -> Answer:
         elif value is not False:
             facts[name] = value
     show_facts({**facts, "transitions": transitions})
+
+
+@server_command(app, "watch")
+def watch(
+    api: Api,
+    target: Annotated[str, typer.Argument(metavar="PIPELINE|RUN", help="Pipeline id, or run id, run_…")],
+    date: OptionalDate = None,
+    schedule: Schedule = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Follow a run, or a period of a pipeline with all its attempts, until it ends, and show why it waits.
+
+    A period is followed also before its first run. The exit code is 1 if it failed or was cancelled, 5 if the calendar
+    excludes the period, 75 if the timeout passed.
+    """
+    from headgate.cli.pipelines.watch import FollowedPeriod, FollowedRun, follow
+    from headgate.clock import SystemClock
+    from headgate.durable.model.duration import optional_seconds
+
+    seconds = optional_seconds(timeout, name="--timeout")
+    is_run = target.startswith("run_") and date is None and schedule is None
+    followed = FollowedRun(api, target) if is_run else FollowedPeriod(api, target, date, schedule)
+    raise typer.Exit(follow(followed, timeout_seconds=seconds, as_json=as_json, clock=SystemClock()))
 
 
 @server_command(app, "logs")

@@ -13,7 +13,8 @@ import pytest
 from headgate.cli.fanout import fanout
 from headgate.cli.fanout import submit as fanout_submit
 from headgate.cli.fanout import views as fanout_views
-from headgate.cli.fanout.watch import _Lines, _WatchState
+from headgate.cli.fanout.watch import _WatchState, step_of
+from headgate.cli.screen import Lines
 from headgate.cli.times import duration_text, past_time
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, SettingsError, UserError
@@ -227,7 +228,7 @@ def _said(world: World, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     state = msgspec.json.decode(msgspec.json.encode(fanout_view(fanout, progress, {})))
     fanout_views.show_fanout(state)
     shown = capsys.readouterr().out
-    _Lines().show(state)
+    Lines().show(step_of(state))
     return shown, capsys.readouterr().out
 
 
