@@ -19,7 +19,7 @@ _GAP: Final = 2
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str, key: int = 0) -> None:
     """Print a table, or `nothing` if it has no rows. `key` is the index of the identifying column.
 
-    On a terminal that is too narrow for a table, each row is printed as a block with a line per column.
+    On a terminal that is too narrow for a table, each row is a block in which each column has lines of its own.
     """
     from rich.console import Console
 
@@ -34,7 +34,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, noth
     flexible = flexible_column(columns, lines, console.width, key)
     if flexible is None:
         for line in lines:
-            typer.echo(block(columns, line, key))
+            typer.echo(block(columns, line, key, console.width))
         return
     _print_table(console, columns, lines, flexible)
 
@@ -53,12 +53,25 @@ def flexible_column(columns: Sequence[str], lines: Sequence[Sequence[str]], widt
     return widest if room >= min(widths[widest], FLEXIBLE_WIDTH_MIN) else None
 
 
-def block(columns: Sequence[str], line: Sequence[str], key: int) -> str:
-    """Return a row as its identifying cell and a line for each further cell that is not empty."""
+def block(columns: Sequence[str], line: Sequence[str], key: int, width: int) -> str:
+    """Return a row as its identifying cell, never wrapped, and the further cells that are not empty below it."""
+    import textwrap
+
     names = [name.lower() for name in columns]
     longest = max(map(len, names))
-    further = [f"  {names[index]:{longest}}  {cell}" for index, cell in enumerate(line) if index != key and cell]
-    return "\n".join([line[key], *further])
+    indent = " " * (longest + 4)
+    found = [line[key]]
+    for index, cell in enumerate(line):
+        if index != key and cell:
+            label = f"  {names[index]:{longest}}  "
+            found += textwrap.wrap(
+                cell,
+                max(width, len(indent) + FLEXIBLE_WIDTH_MIN),
+                initial_indent=label,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+            )
+    return "\n".join(found)
 
 
 def _print_table(console: Console, columns: Sequence[str], lines: Sequence[Sequence[str]], flexible: int) -> None:

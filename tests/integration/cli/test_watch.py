@@ -155,6 +155,14 @@ def test_run_watch__nothing_changes__polls_less_often_and_ends_with_75_at_the_ti
     assert captured.err == f"silver of {TODAY}: has not ended after 30s\n"
 
 
+def test_run_watch__excluded_period__exits_with_5(silver: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    excluding = SILVER.replace("  - sensor: {key: landed}", "  - {cron: 0 6 * * *, exclude: {dates: ['2025-06-10']}}")
+    silver.said("pipeline", "apply", silver.write("silver.yaml", excluding))
+
+    assert watched(FollowedPeriod(Api(silver.url), "silver", "2025-06-10", None), []) is ExitCode.STALLED
+    assert "WAITING  has not started and will not: the calendar leaves it out" in lines(capsys)[-1]
+
+
 def test_run_watch__command__has_the_exit_code_and_refuses_unknown_ids(silver: Site) -> None:
     run_id = begun(silver)
     end_jobs(silver, JobState.FAILED)()
@@ -216,9 +224,11 @@ def test_backfill_watch__failure_pauses_it__exits_with_5_and_names_the_period(
     code = watched(FollowedBackfill(Api(silver.url), backfill_id), [])
 
     assert code is ExitCode.STALLED
-    printed = capsys.readouterr().out
+    printed, stalled = capsys.readouterr()
     assert "failed: 2025-06-10: " in printed
     assert "PAUSED  0 of 2 completed, 1 failed" in printed
+    assert stalled.startswith("stalled: 2025-06-10 failed: ")
+    assert stalled.endswith(f"'headgate backfill resume {backfill_id}' continues it\n")
 
 
 def test_backfill_watch__command__cancelled_backfill_exits_with_1(silver: Site) -> None:
@@ -261,3 +271,24 @@ def test_watch__server_restarts__is_followed_on_for_a_minute(failures: int, is_f
 def test_watch__server_does_not_answer_at_first__fails_at_once() -> None:
     with pytest.raises(TransientError):
         watched(Outage(False, True), [], timeout_seconds=None)
+
+
+class Beating:
+    """A run of which only the heartbeat changes."""
+
+    id = "run_a"
+    is_counted = False
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def look(self) -> Look:
+        self._looks += 1
+        exit_code = ExitCode.OK if self._looks > 5 else None
+        return Look({"heartbeat_at": self._looks}, "RUNNING", "", exit_code=exit_code)
+
+
+def test_watch__only_the_heartbeat_changes__prints_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    watched(Beating(), [])
+
+    assert len(lines(capsys)) == 2

@@ -24,4 +24,12 @@ def test_table__of_one_column__wraps_it() -> None:
 
 
 def test_block__empty_cells__are_left_out() -> None:
-    assert block(COLUMNS, ("a", "", "OPEN", "text"), 0) == "a\n  status    OPEN\n  text      text"
+    assert block(COLUMNS, ("a", "", "OPEN", "text"), 0, 80) == "a\n  status    OPEN\n  text      text"
+
+
+def test_block__long_cell__is_wrapped_below_itself() -> None:
+    shown = block(COLUMNS, LINE, 0, 40).splitlines()
+
+    assert shown[0] == LINE[0]
+    assert shown[-2:] == ["  text      orders: incident opened,", "            SEV_2, of a long text"]
+    assert max(map(len, shown)) <= 40

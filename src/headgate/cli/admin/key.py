@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headgate.cli.output import show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 
 if TYPE_CHECKING:
@@ -30,12 +31,8 @@ def ls(context: typer.Context, home: Home = None, config: Config = None, as_json
     if as_json:
         echo_json(keys)
         return
-    # Not a rich table, which would truncate the times in a narrow terminal.
-    lines = [("PURPOSE", "ID", "CREATED", "RETIRED")]
-    lines += [(row["purpose"], row["id"], row["created_at"], row["retired_at"] or "active") for row in keys]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        typer.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+    rows = [(row["purpose"], row["id"], row["created_at"], row["retired_at"] or "active") for row in keys]
+    show_table(("PURPOSE", "ID", "CREATED", "RETIRED"), rows, nothing="no keys", key=1)
 
 
 @app.command("rotate")

@@ -8,6 +8,7 @@ import typer
 
 from headgate.cli.admin.table_costs import costs
 from headgate.cli.admin.table_restore import compare, repair, swap
+from headgate.cli.output import show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.errors import UserError
 from headgate.exit_codes import ExitCode
@@ -40,15 +41,7 @@ def list_tables(context: typer.Context, home: Home = None, config: Config = None
     if as_json:
         echo_json(rows)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("TABLE", no_wrap=True)
-    shown.add_column("PURPOSE")
-    for row in rows:
-        shown.add_row(str(row["table"]), str(row["purpose"]))
-    Console().print(shown)
+    show_table(("TABLE", "PURPOSE"), [(row["table"], row["purpose"]) for row in rows], nothing="no tables")
 
 
 @app.command("create")

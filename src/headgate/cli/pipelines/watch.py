@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -9,7 +10,7 @@ import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.pipelines.views import Row, milliseconds_text, reason_text
-from headgate.cli.screen import Step, open_screen
+from headgate.cli.screen import Screen, Step, open_screen
 from headgate.cli.times import duration_text
 from headgate.errors import NotFoundError, TransientError
 from headgate.exit_codes import ExitCode
@@ -41,6 +42,13 @@ class Look(NamedTuple):
     done: int = 0
     total: int = 0
     exit_code: ExitCode | None = None
+    # Why it does not go on by itself.
+    stall: str = ""
+
+    @property
+    def shown(self) -> tuple[object, ...]:
+        """What makes a change: a heartbeat changes the state alone."""
+        return self._replace(state={})
 
 
 class Followed(Protocol):
@@ -55,38 +63,50 @@ class Followed(Protocol):
 
 def follow(followed: Followed, *, timeout_seconds: float | None, as_json: bool, clock: Clock) -> ExitCode:
     """Show each change until the end, and return the exit code. None as timeout means no limit."""
-    started_at = clock.monotonic()
     with open_screen([followed.id], as_json=as_json, is_counted=followed.is_counted) as screen:
-        before: Look | None = None
-        pause_seconds = _POLL_SECONDS_MIN
-        answered_at = started_at
-        while True:
-            look = before
-            try:
-                look = followed.look()
-                answered_at = clock.monotonic()
-            except TransientError:
-                if before is None or clock.monotonic() - answered_at >= _OUTAGE_SECONDS:
-                    raise
-            if look is not None and look != before:
-                for note in look.notes if not as_json else ():
-                    if before is None or note not in before.notes:
-                        screen.message(note)
-                screen.show(_step(followed.id, look, clock))
-                before, pause_seconds = look, _POLL_SECONDS_MIN
-            if look is not None and look.exit_code is not None:
-                return look.exit_code
-            left_seconds = _left_seconds(timeout_seconds, clock.monotonic() - started_at)
-            if left_seconds <= 0:
-                break
-            clock.sleep(min(pause_seconds, left_seconds))
-            pause_seconds = min(_POLL_SECONDS_MAX, pause_seconds * _POLL_GROWTH)
-    typer.echo(f"{followed.id}: has not ended after {duration_text(timeout_seconds)}", err=True)
-    return ExitCode.TRY_AGAIN
+        look = _follow_until_end(followed, screen, timeout_seconds, clock, with_notes=not as_json)
+    if look is None or look.exit_code is None:
+        typer.echo(f"{followed.id}: has not ended after {duration_text(timeout_seconds)}", err=True)
+        return ExitCode.TRY_AGAIN
+    if followed.is_counted and not as_json:
+        # The bar is gone.
+        typer.echo(f"{followed.id}  {look.status}  {look.text}")
+    if look.stall:
+        typer.echo(f"stalled: {look.stall}", err=True)
+    return look.exit_code
 
 
-def _left_seconds(timeout_seconds: float | None, passed_seconds: float) -> float:
-    return float("inf") if timeout_seconds is None else timeout_seconds - passed_seconds
+def _follow_until_end(
+    followed: Followed, screen: Screen, timeout_seconds: float | None, clock: Clock, *, with_notes: bool
+) -> Look | None:
+    """Show each change until the end or the timeout, and return the last look."""
+    deadline = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
+    last: Look | None = None
+    answered_at = clock.monotonic()
+    pause_seconds = _POLL_SECONDS_MIN
+    while True:
+        try:
+            look = followed.look()
+            answered_at = clock.monotonic()
+        except TransientError:
+            if last is None or clock.monotonic() - answered_at >= _OUTAGE_SECONDS:
+                raise
+            look = last
+        if last is None or look.shown != last.shown:
+            known = () if last is None else last.notes
+            for note in look.notes if with_notes else ():
+                if note not in known:
+                    screen.message(note)
+            screen.show(_step(followed.id, look, clock))
+            pause_seconds = _POLL_SECONDS_MIN
+        last = look
+        if look.exit_code is not None:
+            return look
+        left_seconds = math.inf if deadline is None else deadline - clock.monotonic()
+        if left_seconds <= 0:
+            return look
+        clock.sleep(min(pause_seconds, left_seconds))
+        pause_seconds = min(_POLL_SECONDS_MAX, pause_seconds * _POLL_GROWTH)
 
 
 def _step(followed_id: str, look: Look, clock: Clock) -> Step:
@@ -139,9 +159,10 @@ class FollowedPeriod:
         # The label of a line is the period, with which the sentence begins.
         text = why["sentence"].removeprefix(f"{self.id} ")
         if log is None or (log["status"] == RunStatus.PENDING and not log["run_id"]):
-            is_excluded = why["standing"] == _EXCLUDED
             state = {"run": None, "why": why}
-            return Look(state, _WAITING, text, exit_code=ExitCode.STALLED if is_excluded else None)
+            if why["standing"] == _EXCLUDED:
+                return Look(state, _WAITING, text, exit_code=ExitCode.STALLED, stall=why["sentence"])
+            return Look(state, _WAITING, text)
         status = RunStatus(log["status"])
         run = self._api.get(at("runs", log["run_id"])) if log["run_id"] else None
         exit_code = None if log["is_rerun_due"] or self._is_retried(log) else _exit_code(status)
@@ -185,6 +206,8 @@ class FollowedBackfill:
         ]
         waits = [each["sentence"] for each in explained if each["standing"] != "running"]
         failures = [f"failed: {date}: {reason}" for date, reason in found["failed"].items()]
+        exit_code = _backfill_exit_code(found)
+        is_stalled = exit_code is ExitCode.STALLED
         return Look(
             {**found, "why": waits},
             found["state"],
@@ -192,7 +215,8 @@ class FollowedBackfill:
             notes=(*failures, *waits),
             done=found["taken"] - len(found["running"]),
             total=found["dates_count"],
-            exit_code=_backfill_exit_code(found),
+            exit_code=exit_code,
+            stall=f"{found['reason']}; 'headgate backfill resume {self.id}' continues it" if is_stalled else "",
         )
 
 
