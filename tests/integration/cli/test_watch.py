@@ -179,6 +179,14 @@ def backfill(site: Site, *options: str) -> str:
     return str(site.json("backfill", "create", "silver", *span, *options)["backfill_id"])
 
 
+def run_periods(site: Site) -> None:
+    """Have the periods that have started run to their end."""
+    for _ in range(2):
+        site.api.settle()
+        site.env.advance("10m")
+    site.api.settle()
+
+
 def run_backfill(site: Site) -> None:
     """Have the backfill start what it can, and the jobs end."""
     pipelines, service = site.api.pipelines, site.env.service
@@ -204,12 +212,19 @@ def test_backfill_watch__periods_that_wait__shows_why_and_counts_to_the_end(
 
     code = watched(
         FollowedBackfill(Api(silver.url), backfill_id),
-        [lambda: run_backfill(silver), lambda: bring_orders(silver), lambda: run_backfill(silver)],
+        [
+            lambda: run_backfill(silver),
+            lambda: bring_orders(silver),
+            lambda: run_periods(silver),
+            lambda: run_backfill(silver),
+        ],
     )
 
     assert code is ExitCode.OK
     printed = capsys.readouterr().out
     assert "silver of 2025-06-10 has not started: 0 of 1 rules hold; orders is missing" in printed
+    # A period that has ended does not wait.
+    assert "is done since" not in printed
     assert f"{backfill_id}  COMPLETED  2 of 2 completed" in printed.splitlines()[-1]
 
 

@@ -15,6 +15,7 @@ from headgate.cli.times import duration_text
 from headgate.errors import NotFoundError, TransientError
 from headgate.exit_codes import ExitCode
 from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.readiness.explain import PeriodState
 
 if TYPE_CHECKING:
     from headgate.clock import Clock
@@ -29,7 +30,9 @@ _OUTAGE_SECONDS: Final = 60.0
 _EXPLAINED_MAX: Final = 3
 # Shown for a period that has no run.
 _WAITING: Final = "WAITING"
-_EXCLUDED: Final = "excluded"
+_NOT_WAITING: Final = frozenset(
+    {PeriodState.RUNNING, PeriodState.DONE, PeriodState.FAILED, PeriodState.CANCELLED, PeriodState.SKIPPED}
+)
 
 
 class Look(NamedTuple):
@@ -160,7 +163,7 @@ class FollowedPeriod:
         text = why["sentence"].removeprefix(f"{self.id} ")
         if log is None or (log["status"] == RunStatus.PENDING and not log["run_id"]):
             state = {"run": None, "why": why}
-            if why["standing"] == _EXCLUDED:
+            if why["standing"] == PeriodState.EXCLUDED:
                 return Look(state, _WAITING, text, exit_code=ExitCode.STALLED, stall=why["sentence"])
             return Look(state, _WAITING, text)
         status = RunStatus(log["status"])
@@ -204,7 +207,7 @@ class FollowedBackfill:
             _why(self._api, found["pipeline_id"], date, found["schedule_id"])
             for date in found["running"][:_EXPLAINED_MAX]
         ]
-        waits = [each["sentence"] for each in explained if each["standing"] != "running"]
+        waits = [each["sentence"] for each in explained if each["standing"] not in _NOT_WAITING]
         failures = [f"failed: {date}: {reason}" for date, reason in found["failed"].items()]
         exit_code = _backfill_exit_code(found)
         is_stalled = exit_code is ExitCode.STALLED
