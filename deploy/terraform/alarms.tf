@@ -103,7 +103,7 @@ resource "aws_cloudwatch_metric_alarm" "iterator_age" {
 }
 
 resource "aws_cloudwatch_metric_alarm" "http" {
-  for_each = local.http_functions
+  for_each = local.http_apis
 
   alarm_name          = "${var.name}-${each.key}-5xx"
   alarm_description   = "Callers of ${each.key} get server errors."

@@ -50,7 +50,8 @@ def test_drain__221_dead_letters__are_dead_chunks_that_are_redriven_to_success(
     work_url = client.create_queue(QueueName="prod-chunks")["QueueUrl"]
     dead_url = client.create_queue(QueueName="prod-dead")["QueueUrl"]
     config = tmp_path / "headgate.toml"
-    config.write_text(f'home = "{tmp_path}"\n[store]\naws_region = "{REGION}"\naws_endpoint_url = "{ministack}"\n')
+    store = f'[store]\naws_region = "{REGION}"\naws_endpoint_url = "{ministack}"\n'
+    config.write_text(f'home = "{tmp_path}"\n[fanout]\nqueues = ["{work_url}"]\n{store}')
     settings = Settings.load({}, config, {})
     clock = SystemClock()
     opened = open_store(settings, clock)

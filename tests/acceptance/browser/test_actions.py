@@ -504,7 +504,7 @@ def test_fanout__failed_items__redriven_all_by_error_and_of_a_chunk(actor: Actor
 
     world.wait("the items fail", settled)
     actor.open(f"/fanouts/{run_id}")
-    shown = "32 ok, 8 failed, 0 deferred and 0 open of 40 items"
+    shown = "32 ok + 8 failed + 0 deferred + 0 open = 40 items"
     actor.press("Redrive failed items", lambda: redriven() == 4, shows=shown, audit="fanout.redrive")
     world.wait("the items fail again", settled)
     actor.open(f"/fanouts/{run_id}")

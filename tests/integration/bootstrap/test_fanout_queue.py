@@ -16,7 +16,7 @@ from headgate.clock import SystemClock
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.sources import RangeSource
 from headgate.ids import IdMaker
-from headgate.settings import Settings, StoreSettings
+from headgate.settings import FanoutSettings, Settings, StoreSettings
 
 
 class Queue(ThreadingHTTPServer):
@@ -73,7 +73,8 @@ def test_open_fanouts__two_fan_outs_with_a_queue__are_sent_over_one_client(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     clock = SystemClock()
     store = StoreSettings(aws_region="eu-west-1", aws_endpoint_url=queue.url)
-    opened = open_store(Settings(home=tmp_path, store=store), clock)
+    fanout = FanoutSettings(queues=(f"{queue.url}/1/*",))
+    opened = open_store(Settings(home=tmp_path, store=store, fanout=fanout), clock)
     with closing(opened.store):
         fanouts = open_fanouts(opened, clock, IdMaker(clock))
         for run_id in ("one", "two"):
