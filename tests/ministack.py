@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import boto3
 
@@ -28,6 +28,12 @@ class Emulator:
     def __init__(self, process: subprocess.Popen[bytes], endpoint: str) -> None:
         self.endpoint = endpoint
         self._process = process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def signal(self, number: signal.Signals) -> None:
         """Send the server a signal: SIGSTOP freezes it with what it holds, SIGCONT lets it go on."""

@@ -22,7 +22,7 @@ from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.store.keyring import Keyring
 from tests.aws_rig import HTTP_FUNCTIONS, TABLE_PREFIX, sign_in, until
-from tests.ministack import REGION, aws_session
+from tests.ministack import REGION, Ministack, aws_session
 from tests.packaged_function import make_packaged_function, not_granted, unpack
 
 SHOP = """
@@ -56,7 +56,7 @@ def picture(request: hg.Request) -> hg.Response:
 def echo(request: hg.Request) -> hg.Response:
     return hg.Response(200, request.body, headers={"content-type": "application/octet-stream"})
 """
-# The account of requests without credentials, in MiniStack. No other test uses it.
+# The account of requests without credentials, in MiniStack.
 DEFAULT_ACCOUNT = "000000000000"
 AUTHORISATION = {"api": "NONE", "internal-api": "AWS_IAM"}
 CLOCK = SystemClock()
@@ -165,9 +165,10 @@ class Gateway:
 
 
 @pytest.fixture(scope="module")
-def gateway(ministack: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with pytest.MonkeyPatch.context() as patch:
-        gateway = Gateway(ministack, tmp_path_factory.mktemp("http"))
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    # An emulator of its own: test processes that share the work may open this more than once, always in one account.
+    with Ministack.start(tmp_path_factory.mktemp("gateway")) as server, pytest.MonkeyPatch.context() as patch:
+        gateway = Gateway(server.endpoint, tmp_path_factory.mktemp("http"))
         sign_in(patch, gateway.account)
         gateway.open()
         yield gateway
