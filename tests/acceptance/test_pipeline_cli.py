@@ -172,11 +172,12 @@ def test_backfill__of_some_days__does_each_once(project: Project) -> None:
 
 @pytest.mark.timeout(60)
 def test_watch__on_a_terminal__is_coloured(project: Project) -> None:
-    project.said("period", "mark-success", "shop-daily", "2026-01-05", "--reason", "by hand")
+    # A date of its own: other tests of the project run theirs before or after.
+    project.said("period", "mark-success", "shop-daily", "2026-01-07", "--reason", "by hand")
     terminal, inner = pty.openpty()
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         ended = subprocess.run(
-            [PROGRAM, "run", "watch", "shop-daily", "--date", "2026-01-05"],
+            [PROGRAM, "run", "watch", "shop-daily", "--date", "2026-01-07"],
             cwd=project.folder,
             env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", "COLUMNS": "80"},
             stdout=inner,

@@ -91,7 +91,7 @@ class Redrive:
     def events(self) -> EventOutcome | None:
         """Have the sink publish failed events again. None: the deployment publishes none.
 
-        Raises `TriggerFailedError`, and `FunctionFailedError` if the sink raised an error.
+        Raises `TriggerFailedError`, and `TransientError` if the sink raised an error.
         """
         function = f"{self._name}-{_SINK}"
         try:
@@ -117,7 +117,7 @@ class Redrive:
                 done += len(part)
         except _GoneError as exc:
             return Outcome(batch=batch, records=done, error=str(exc), is_gone=True)
-        except FunctionFailedError as exc:
+        except _FunctionFailedError as exc:
             return Outcome(batch=batch, records=done, error=str(exc))
         return Outcome(batch=batch, records=done)
 
@@ -153,7 +153,7 @@ class Redrive:
         content = json.loads(answer["Payload"].read() or b"null")
         if answer.get("FunctionError"):
             message = str((content or {}).get("errorMessage", content))
-            raise FunctionFailedError(f"function {function}: {message}; see its log")
+            raise _FunctionFailedError(f"function {function}: {message}; see its log")
         return content
 
     def _queue_url(self, name: str) -> str:
@@ -170,7 +170,7 @@ class _GoneError(Exception):
     """The stream no longer has the records."""
 
 
-class FunctionFailedError(TransientError):
+class _FunctionFailedError(TransientError):
     """The function raised an error."""
 
 
