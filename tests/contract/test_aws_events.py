@@ -159,7 +159,7 @@ def test_sink__events_of_health_and_of_the_app__reach_topic_and_bus(exchange: Ex
     bus.emit(Event(type="headgate.incident.created", source=SOURCE, subject="inc-1", data=INCIDENT))
     bus.emit(Event(type="order.placed", subject="o-1", data={"id": "o-1"}))
 
-    (told,) = until("the message of the topic", lambda: exchange.messages("from-topic"))
+    (notice,) = until("the message of the topic", lambda: exchange.messages("from-topic"))
     entries: list[dict[str, Any]] = []
 
     def has_both() -> bool:
@@ -169,8 +169,8 @@ def test_sink__events_of_health_and_of_the_app__reach_topic_and_bus(exchange: Ex
     until("both entries of the bus", has_both)
 
     # The payload of the contract, as it is; users' events are no matter of the topic.
-    assert json.loads(told["Message"]) == INCIDENT
-    assert told["MessageAttributes"]["event_type"]["Value"] == "INCIDENT_CREATED"
+    assert json.loads(notice["Message"]) == INCIDENT
+    assert notice["MessageAttributes"]["event_type"]["Value"] == "INCIDENT_CREATED"
     by_type = {each["detail-type"]: each for each in entries}
     assert by_type["INCIDENT_CREATED"]["detail"]["data"] == INCIDENT
     placed = by_type["order.placed"]
@@ -230,7 +230,7 @@ def test_bus_handler__an_event_of_another_deployment__keeps_its_identity(contain
     assert first == second
     stored = container.service.bus.get(first)
     assert stored is not None
-    # Names of Headgate are its own: nobody outside can say that an incident of this deployment was opened.
+    # Names of Headgate are its own: no sender outside can claim that an incident of this deployment was opened.
     assert (stored.type, stored.event.subject, stored.event.data) == ("INCIDENT_CREATED", "inc-9", INCIDENT)
     assert stored.event.extensions == {"headgateorigin": "headgate.other.1.eu-west-1"}
 

@@ -105,7 +105,7 @@ def durable_application(
 ) -> RequestApplication:
     """Return the application of executions, activities, events, schedules and machines alone.
 
-    It authenticates nobody: the middleware around it sets the caller of each request.
+    It does not authenticate: the middleware around it sets the caller of each request.
     """
     pool, metrics = WorkPool(), Metrics(version=version, registry=CollectorRegistry())
     actions = ActionLog(opened.store, clock, service.ids, Audit(opened.store, clock, service.ids, opened.keyring))

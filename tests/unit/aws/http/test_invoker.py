@@ -65,12 +65,12 @@ def test_stream__with_events__ends_after_them_and_says_when_to_connect_again(inv
         await start(send, b"text/event-stream; charset=utf-8")
         await send({"type": "http.response.body", "body": b"event: ready\ndata: 1\n\n", "more_body": True})
         assert (await receive())["type"] == "http.disconnect"
-        ended.append("told of the end")
+        ended.append("end received")
 
     response = invoke(stream)
 
     assert response["body"] == f"event: ready\ndata: 1\n\n{RECONNECT.decode()}"
-    assert ended == ["told of the end"]
+    assert ended == ["end received"]
 
 
 def test_stream__without_events__ends_after_its_time(invoke: Any) -> None:
