@@ -23,11 +23,24 @@ all: test  ## everything CI runs
 dev: $(STAMP)  ## create .venv with the program and its tools
 
 # Packages are not compiled at installation: most modules are never imported.
-$(STAMP): requirements.lock pyproject.toml
+$(BIN)/uv: requirements.lock
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || $(PYTHON) -m pip -q install --target $(VENV).boot virtualenv \
 	  && { test -x $(BIN)/pip || PYTHONPATH=$(VENV).boot $(PYTHON) -m virtualenv -q $(VENV); }
-	$(PIP) install --no-compile --require-hashes -r requirements.lock
-	$(PIP) install --no-build-isolation --no-deps -e .
+	sed -n '/^uv==/,/^    #/p' requirements.lock > $(VENV)/uv-requirements.txt
+	$(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/uv-requirements.txt
+	touch $@
+
+# Installs requirements $(2) for the Python $(1), in a tenth of the time of pip. Where uv cannot, as with a registry that
+# only the settings of pip name, pip does.
+define install
+$(BIN)/uv pip install -q --python $(1) $(2) || $(PIP) --python $(1) install --no-compile $(2)
+endef
+
+# The lock is complete, so nothing is resolved; the check says what it would lack.
+$(STAMP): requirements.lock pyproject.toml $(BIN)/uv
+	$(call install,$(BIN)/python,--no-deps --require-hashes -r requirements.lock)
+	$(call install,$(BIN)/python,--no-build-isolation --no-deps -e .)
+	$(BIN)/uv pip check -q --python $(BIN)/python
 	touch $@
 
 # What running needs, without the test tools; pinned to the same versions.
@@ -71,10 +84,9 @@ $(NODE): tests/node/package.json tests/node/package-lock.json $(STAMP) | service
 	npm ci --prefix $(VENV)/node --silent --no-audit --no-fund --ignore-scripts
 	touch $@
 
-$(DBT)/.installed: tests/acceptance/dbt-requirements.txt
-	test -x $(DBT)/bin/pip || $(PYTHON) -m venv $(DBT) || $(PYTHON) -m pip -q install --target $(DBT).boot virtualenv \
-	  && { test -x $(DBT)/bin/pip || PYTHONPATH=$(DBT).boot $(PYTHON) -m virtualenv -q $(DBT); }
-	$(DBT)/bin/pip --disable-pip-version-check -q install --no-compile -r tests/acceptance/dbt-requirements.txt
+$(DBT)/.installed: tests/acceptance/dbt-requirements.txt | $(BIN)/uv
+	test -x $(DBT)/bin/python || $(PYTHON) -m venv --without-pip $(DBT)
+	$(call install,$(DBT)/bin/python,-r $<)
 	touch $@
 
 .venv-airflow%/.installed: tests/soak/airflow%-requirements.txt $(STAMP)
@@ -155,4 +167,4 @@ lock: $(STAMP)  ## resolve the dependencies again
 	$(BIN)/python deploy/container/lock.py
 
 clean:
-	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot $(DBT) $(DBT).boot $(AIRFLOW) $(AIRFLOW:%=%.boot) .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot $(DBT) $(AIRFLOW) $(AIRFLOW:%=%.boot) .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

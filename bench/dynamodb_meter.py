@@ -271,10 +271,9 @@ class MeteredStore(StoreWrapper):
         return self._projected(table, index, item)
 
     def _projected(self, table: Table, index: Index, item: Item) -> Item:
-        names = None if self._whole_projections else getattr(index, "projected", None)
-        if names is None:
+        kept = None if self._whole_projections else table.projection(index.name)
+        if kept is None:
             return item
-        kept = {*table.key_names, *(key.name for key in index.attributes()), *names, table.ttl_attribute}
         return {name: value for name, value in item.items() if name in kept}
 
     def _bytes(self, table: Table, index: Index | None, item: Item) -> int:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.fanout_runs import filled, opened, working
+from bench.fanout_runs import Fate, filled, opened, working
 from bench.measure import ROUNDS, Figure, seconds
 from headgate.fanout.insight.error_groups import error_groups
 from headgate.fanout.insight.progress import Follower
@@ -17,6 +17,9 @@ from headgate.fanout.insight.stuck import stuck
 from headgate.fanout.model.states import ChunkStatus, Disposition
 from headgate.fanout.repair.reconcile import ReconcileReport
 from headgate.fanout.service import FanoutService
+from headgate.serve.http.operations import Call
+from headgate.serve.rest.fanout.chunks import ChunkQuery, FanoutChunks
+from headgate.serve.rest.fanout.models import ChunkPage
 from headgate.store.sqlite.store import SqliteStore
 
 # The larger one takes half a minute to make, and more than a gigabyte of disk until its journal is gone.
@@ -34,14 +37,16 @@ Site = tuple[FanoutService, SqliteStore, str]
 def run(many: int = MANY, rounds: int = ROUNDS) -> list[Figure]:
     """Return the figures. `many` is a multiple of a thousand."""
     with ExitStack() as sites:
-        small, large = (_site(sites, size) for size in (FEW, many))
+        small, large = (_site(sites, size, _half_way) for size in (FEW, many))
         cases: tuple[tuple[str, Callable[[FanoutService, str], int], int], ...]
         cases = (("show", _show, 10), ("stuck", _stuck, 40), ("failures", _failures, 40), ("errors", _errors, 40))
         cases += (("chunks --status FAILED", _failed_page, 40), ("chunks --status COMPLETED", _completed_page, 40))
+        cases += (("chunks --status CANCELLED", _cancelled_page, 40),)
         flat = [
             _flat(f"{name}: time at {many:,} chunks / at {FEW:,}", (small, large), ask, times, rounds)
             for name, ask, times in cases
         ]
+        flat.append(_late(sites, many, rounds))
     return [*flat, *_reconciled(min(many, RECONCILED))]
 
 
@@ -70,23 +75,36 @@ def _reconcile_figure(when: str, service: FanoutService, run_id: str, chunks: in
     )
 
 
-def _site(sites: ExitStack, size: int) -> Site:
+def _late(sites: ExitStack, many: int, rounds: int) -> Figure:
+    """Measure the list of completed chunks where only the last ones are: the others have failed."""
+    last = FEW // 5
+
+    def fate(place: int, size: int) -> Disposition:
+        return _DONE if place >= size - last else Disposition.DEAD
+
+    name = f"chunks --status COMPLETED, the last {last} of {many:,} chunks / of {FEW:,}"
+    return _flat(name, [_site(sites, size, fate) for size in (FEW, many)], _completed_page, 40, rounds)
+
+
+def _site(sites: ExitStack, size: int, fate: Fate) -> Site:
     home = Path(sites.enter_context(TemporaryDirectory(prefix="headgate-bench-")))
     service, store = sites.enter_context(opened(home))
-    run_id = filled(home, service, size, _half_way)
+    run_id = filled(home, service, size, fate)
     service.new_maintenance().chunk_ended(run_id)
     return service, store, run_id
 
 
 def _half_way(place: int, size: int) -> Disposition:
-    """Of any size 100 chunks are dead, 64 running and 20 to be tried again; of the others, half are done."""
+    """Of any size 100 chunks are dead, 100 cancelled, 64 running, 20 to be tried again. Of the others half are done."""
     mark, offset = divmod(place, size // FEW)
     if offset == 0 and mark % 10 == 5:
         return Disposition.DEAD
-    # Past the dead ones among them, as many of any size.
-    if offset == 0 and 500 <= mark < 571:
+    if offset == 0 and mark % 10 == 7:
+        return Disposition.CANCELLED
+    # Past the dead and cancelled ones among them, as many of any size.
+    if offset == 0 and 500 <= mark < 580:
         return Disposition.RUNNING
-    if offset == 0 and 600 <= mark < 622:
+    if offset == 0 and 600 <= mark < 624:
         return Disposition.RETRYING
     return Disposition.DONE if mark < FEW // 2 else Disposition.QUEUED
 
@@ -143,12 +161,23 @@ def _failures(service: FanoutService, run_id: str) -> int:
 
 
 def _failed_page(service: FanoutService, run_id: str) -> int:
-    return len(service.queries.in_disposition(run_id, Disposition.DEAD, limit=100).chunks)
+    return _page(service, run_id, ChunkStatus.FAILED)
 
 
 def _completed_page(service: FanoutService, run_id: str) -> int:
-    found = service.queries.matching(run_id, lambda chunk: chunk.status is ChunkStatus.COMPLETED, limit=100)
-    return len(found.chunks)
+    return _page(service, run_id, ChunkStatus.COMPLETED)
+
+
+def _cancelled_page(service: FanoutService, run_id: str) -> int:
+    return _page(service, run_id, ChunkStatus.CANCELLED)
+
+
+def _page(service: FanoutService, run_id: str, status: ChunkStatus) -> int:
+    """Return the size of the page that the API returns."""
+    call = Call({"id": run_id}, ChunkQuery(status=status), None, {}, b"")
+    page = FanoutChunks(service).ls(call).body
+    assert isinstance(page, ChunkPage)
+    return len(page.chunks)
 
 
 def _errors(service: FanoutService, run_id: str) -> int:

@@ -25,9 +25,11 @@ from headgate.fanout.core.attempts import (
     AttemptResult,
     completion_change,
     failure_change,
+    move_change,
     start_change,
     with_disposition,
 )
+from headgate.fanout.core.completed_index import PRECEDING_MAX
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.core.transitions import apply
 from headgate.fanout.local.claims import Claims
@@ -41,6 +43,7 @@ from headgate.fanout.model.rows import (
     Chunk,
     Fanout,
     Policy,
+    attention_partition,
     chunk_id_at,
     sort_key,
     timestamp,
@@ -149,14 +152,21 @@ def filled(home: Path, service: FanoutService, size: int, fate: Fate, *, handler
     """
     empty = service.splitter.split(Order(group="bench", chunk_size=1, handler=handler), RangeSource(0, 0))
     counts: dict[str, int] = {"total": size, "items_total": size}
-    stages = _stages(empty, service.queries.now_ms())
+    stages, unlisted = _stages(empty, service.queries.now_ms()), 0
     with closing(sqlite3.connect(home / "headgate.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("BEGIN IMMEDIATE")
         for place in range(size):
             disposition = fate(place, size)
             counts[disposition.bucket] = counts.get(disposition.bucket, 0) + 1
-            connection.execute(ROWS.upsert, row(_at(stages[disposition], place)))
+            chunk = stages[disposition]
+            if disposition is Disposition.DONE and place > unlisted + PRECEDING_MAX:
+                counts["done_listed"] = counts.get("done_listed", 0) + 1
+                partition = attention_partition(chunk.run_id, disposition)
+                chunk = replace(chunk, attention_pk=partition, attention_sk=f"{chunk.completed_at}#")
+            elif disposition is Disposition.DONE:
+                unlisted += 1
+            connection.execute(ROWS.upsert, row(_at(chunk, place)))
         connection.execute("COMMIT")
     _reopen(service, empty, size, counts)
     return empty.run_id
@@ -186,6 +196,7 @@ def _stages(fanout: Fanout, now_ms: int) -> dict[Disposition, Chunk]:
         Disposition.QUEUED: queued,
         Disposition.RUNNING: running,
         Disposition.DONE: completion_change(running, DONE, now_ms=now_ms - 30_000, width=fanout.width).after,
+        Disposition.CANCELLED: move_change(queued, Disposition.CANCELLED, now_ms=now_ms - 30_000).after,
         Disposition.DEAD: failure_change(running, failure, no_retry, now_ms=now_ms - 30_000, draw=0.0).after,
         Disposition.RETRYING: failure_change(running, failure, Policy(), now_ms=now_ms - 2_000_000, draw=0.0).after,
     }

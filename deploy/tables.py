@@ -23,15 +23,22 @@ def rendered() -> str:
 
 def described(table: Table) -> dict[str, Any]:
     """Return the Terraform input of a table: the parameters of CreateTable, and how items expire."""
-    attributes = create_request(table, table.name)["AttributeDefinitions"]
+    request = create_request(table, table.name)
     is_provisioned = table.billing is Billing.PROVISIONED
     return {
         "billing_mode": table.billing.value,
         "read_capacity": PROVISIONED_UNITS["ReadCapacityUnits"] if is_provisioned else None,
         "write_capacity": PROVISIONED_UNITS["WriteCapacityUnits"] if is_provisioned else None,
-        "attributes": {each["AttributeName"]: each["AttributeType"] for each in attributes},
+        "attributes": {each["AttributeName"]: each["AttributeType"] for each in request["AttributeDefinitions"]},
         **_keys(table),
-        "indexes": {index.name: _keys(index) for index in table.indexes},
+        "indexes": {
+            each["IndexName"]: {
+                **_keys(table.index(each["IndexName"])),
+                "projection_type": each["Projection"]["ProjectionType"],
+                "non_key_attributes": each["Projection"].get("NonKeyAttributes"),
+            }
+            for each in request.get("GlobalSecondaryIndexes", [])
+        },
         "ttl_attribute": table.ttl_attribute,
         "stream": table.stream or table.wakes,
     }

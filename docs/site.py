@@ -34,11 +34,14 @@ SOURCES: Final = (
 OPERATIONS: Final = frozenset(
     {
         "back-up-and-restore",
+        "dashboards",
         "deploy-new-code",
         "deploy-to-aws",
         "look-inside",
         "observe-executions",
         "operate-many-pipelines",
+        "operate-on-aws",
+        "run-in-containers",
         "run-on-aws",
         "run-workflows-on-aws",
         "send-alerts",

@@ -60,6 +60,18 @@ resource "aws_lambda_function" "function" {{
   runtime = "provided.al2023"
 }}
 """
+# What roles of functions may do besides, from the moment when they exist: Terraform itself invokes functions.
+EMULATOR_GRANTS: Final = """
+resource "aws_iam_role_policy" "emulator" {{
+  for_each = aws_iam_role.function
+
+  name   = "emulator"
+  role   = each.value.id
+  policy = <<-EOT
+  {policy}
+  EOT
+}}
+"""
 # Actions that MiniStack asks for and AWS does not have, or that it looks up under another name of the resource.
 QUIRKS: Final = {
     "Version": "2012-10-17",
@@ -143,6 +155,7 @@ class Deployment:
         shutil.copy(FILES.parent / "statemachine.asl.json", folder.parent)
         override = EMULATOR.format(functions=functions_endpoint or self.endpoint)
         (folder / "emulator_override.tf").write_text(override)
+        (folder / "emulator.tf").write_text(EMULATOR_GRANTS.format(policy=json.dumps(QUIRKS)))
         configuration = self.folder / "terraform.rc"
         mirror = f'provider_installation {{\n  filesystem_mirror {{\n    path = "{tools.mirror}"\n  }}\n}}\n'
         configuration.write_text(f"{mirror}disable_checkpoint = true\n")
@@ -167,13 +180,6 @@ class Deployment:
             pip = [str(environment / "bin" / "pip"), "-q", "install", RUNTIME_CLIENT]
             subprocess.run(pip, check=True, capture_output=True)
         return environment / "bin" / "python"
-
-    def forgive(self) -> None:
-        """Let the roles of the functions do what MiniStack asks for and AWS does not."""
-        iam = self.client("iam")
-        for role in iam.get_paginator("list_roles").paginate().search("Roles[].RoleName"):
-            if str(role).startswith("headgate-"):
-                iam.put_role_policy(RoleName=role, PolicyName="emulator", PolicyDocument=json.dumps(QUIRKS))
 
     # What a program outside does.
 
@@ -241,7 +247,7 @@ class Subscriber:
         return [each for each in self._messages if about in each]
 
 
-def until(what: str, read: Callable[[], Any], *, within_seconds: float = 90.0) -> Any:
+def until(what: str, read: Callable[[], Any], *, within_seconds: float = 600.0) -> Any:
     """Return what is read as soon as it is something."""
     ends_at = time.monotonic() + within_seconds
     while not (found := read()):

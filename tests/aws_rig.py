@@ -23,6 +23,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+if __name__ != "__main__":
+    from tests.recorded_calls import record
+
 if TYPE_CHECKING:
     import pytest
 
@@ -295,14 +298,16 @@ def is_granted(function: Mapping[str, Any], service: str, operation: str, table:
     match service:
         case "dynamodb" if operation == "DescribeTable":
             return bool(function["reads_stream"])
-        case "dynamodb" if operation in ("GetItem", "BatchGetItem", "Query") or write == "ConditionCheck":
+        case "dynamodb" if operation in ("GetItem", "BatchGetItem", "Query"):
+            return name in function["reads"]
+        case "dynamodb" if write == "ConditionCheck":
             return name in {*function["reads"], *function["writes"]}
         case "dynamodb":
             return name in function["writes"]
         case "dynamodbstreams":
             return bool(function["reads_stream"])
         case "lambda":
-            return bool(function["starts_jobs"])
+            return bool(function["starts_jobs"]) or "lambda:InvokeFunction" in function["calls"]
         case "s3":
             return operation in ("GetObject", "PutObject")
     call = f"{_CALLED.get(service, service)}:{operation.removesuffix('Batch')}"
@@ -351,8 +356,10 @@ def noting(account: str, opened: Sequence[Notes]) -> Iterator[pytest.MonkeyPatch
 def not_granted(deployed: Notes) -> set[tuple[str, str, str, str]]:
     """Return what functions have asked of AWS that Terraform does not grant them."""
     # Threads of functions may be asking just now.
-    asked = {(name, *each) for name, all_asked in deployed.asked.items() for each in list(all_asked)}
-    return {each for each in asked if not is_granted(FUNCTIONS[each[0]], *each[1:])}
+    asked = {name: set(all_asked) for name, all_asked in deployed.asked.items()}
+    for name, calls in asked.items():
+        record(name, calls)
+    return {(name, *each) for name, calls in asked.items() for each in calls if not is_granted(FUNCTIONS[name], *each)}
 
 
 def until(what: str, read: Callable[[], Any], *, within_seconds: float = _WITHIN_SECONDS) -> Any:

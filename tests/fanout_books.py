@@ -291,7 +291,11 @@ def check_found(store: Store, books: Books) -> None:
     listed = Query(table=FANOUT, index="attention-index", partition=failed_items_partition(run_id), limit=1000)
     with_errors = {chunk.chunk_id for chunk in chunks if chunk.disposition is Disposition.DONE and chunk.item_errors}
     assert {item["SK"].partition("#")[2] for item in _every(store, listed)} == with_errors, run_id
-    for about in (*FAILED, Disposition.RETRYING, Disposition.DEFERRED):
+    done = Query(table=FANOUT, index="attention-index", partition=f"{run_id}#DONE", limit=1000)
+    listed_done = {chunk.chunk_id for chunk in chunks if chunk.attention_pk == f"{run_id}#DONE"}
+    assert {item["SK"].partition("#")[2] for item in _every(store, done)} == listed_done, run_id
+    assert all(chunk.disposition is Disposition.DONE for chunk in chunks if chunk.chunk_id in listed_done), run_id
+    for about in (*FAILED, Disposition.RETRYING, Disposition.DEFERRED, Disposition.CANCELLED, Disposition.SKIPPED):
         query = Query(table=FANOUT, index="attention-index", partition=f"{run_id}#{about.value}", limit=1000)
         found_ids = {item["SK"].partition("#")[2] for item in _every(store, query)}
         assert found_ids == {chunk.chunk_id for chunk in chunks if chunk.disposition is about}, f"{run_id} {about}"
@@ -312,6 +316,7 @@ def _recounted(books: Books) -> dict[int, dict[str, int]]:
             amounts |= {"items_total": chunk.items, "items_ok": chunk.items_ok}
             amounts |= {"items_failed": chunk.items_failed, "items_deferred": chunk.items_deferred}
             amounts["items_dead"] = chunk.items_failed if chunk.disposition in FAILED else 0
+            amounts["done_listed"] = int(chunk.disposition is Disposition.DONE and chunk.attention_pk is not None)
         elif chunk.disposition in FAILED:
             # Its chunk has deferred these items; they have failed.
             amounts |= {"items_failed": chunk.items, "items_deferred": -chunk.items, "items_dead": chunk.items}

@@ -35,7 +35,15 @@ def unpack(task: Path, code: Mapping[str, str], *, pipelines: Path | None = None
 
 
 def make_packaged_function(
-    client: Any, role: str, name: str, handler: str, task: Path, notes: Path, environ: Mapping[str, str]
+    client: Any,
+    role: str,
+    name: str,
+    handler: str,
+    task: Path,
+    notes: Path,
+    environ: Mapping[str, str],
+    *,
+    timeout_seconds: int = 29,
 ) -> str:
     """Make a function whose handler is imported from an unpacked package, and return its ARN."""
     bootstrap = zipfile.ZipInfo("bootstrap")
@@ -50,7 +58,7 @@ def make_packaged_function(
         Handler=handler,
         Role=role,
         Code={"ZipFile": packed.getvalue()},
-        Timeout=29,
+        Timeout=timeout_seconds,
         Environment={"Variables": dict(environ)},
     )
     return str(made["FunctionArn"])
@@ -61,17 +69,20 @@ def not_granted(
 ) -> set[tuple[str, str, str, str]]:
     """Return what functions have asked of AWS that Terraform does not grant them. Those not invoked asked nothing."""
     from tests.aws_rig import is_granted
+    from tests.recorded_calls import record
 
     found: set[tuple[str, str, str, str]] = set()
     for name, function in functions.items():
+        asked: set[tuple[str, str, str]] = set()
         lines = notes[name].read_text().splitlines() if notes[name].exists() else []
         for service, operation, tables in map(json.loads, lines):
             # Every function reads the keyring.
             if service == "modules" or (service, operation) == ("secretsmanager", "GetSecretValue"):
                 continue
             for table in tables or [""]:
-                given = (service, operation, table.removeprefix(table_prefix))
-                found |= set() if is_granted(function, *given) else {(name, *given)}
+                asked.add((service, operation, table.removeprefix(table_prefix)))
+        found |= {(name, *each) for each in asked if not is_granted(function, *each)}
+        record(name, asked)
     return found
 
 

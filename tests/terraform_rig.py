@@ -55,6 +55,10 @@ EVERYTHING: Final[dict[str, Any]] = {
 
 # Rules of the subscriptions of the app in the package.
 RULES: Final = {"ship": {"detail-type": ["order.paid"]}}
+# Functions of its activities that are invoked asynchronously.
+ACTIVITY_FUNCTIONS: Final = {
+    "weigh": {"activity": "weigh", "maximum_retry_attempts": 1, "maximum_event_age_in_seconds": 5400}
+}
 
 
 class PlanRefusedError(Exception):
@@ -155,5 +159,5 @@ def small_package(folder: Path, architecture: str = "") -> Path:
     path = folder / "headgate.zip"
     with zipfile.ZipFile(path, "w") as opened:
         opened.writestr(MANIFEST, json.dumps(manifest._asdict()))
-    write_sidecar(path, manifest, RULES)
+    write_sidecar(path, manifest, RULES, ACTIVITY_FUNCTIONS)
     return path

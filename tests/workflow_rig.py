@@ -128,11 +128,11 @@ class Workflows:
             brought.append(self._bring(function, self.received(url), url))
         return any(brought)
 
-    def run(self, is_done: Callable[[], Any]) -> Any:
+    def run(self, is_done: Callable[[], Any], *, within_seconds: float = _WITHIN_SECONDS) -> Any:
         """Bring everything to its handler until something holds, and return it."""
-        ends_at = time.monotonic() + _WITHIN_SECONDS
+        ends_at = time.monotonic() + within_seconds
         while not (found := is_done()):
-            assert time.monotonic() < ends_at, f"not within {_WITHIN_SECONDS:g} s"
+            assert time.monotonic() < ends_at, f"not within {within_seconds:g} s"
             if not self.step():
                 time.sleep(0.02)
         return found
@@ -157,16 +157,30 @@ class Workflows:
 
     def received(self, url: str) -> Records:
         """Return messages as Lambda is given them."""
-        answer = self._sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=20)
+        answer = self._sqs.receive_message(
+            QueueUrl=url,
+            MaxNumberOfMessages=10,
+            VisibilityTimeout=20,
+            MessageSystemAttributeNames=["ApproximateReceiveCount"],
+        )
         return [
             {
                 "messageId": each["MessageId"],
                 "receiptHandle": each["ReceiptHandle"],
                 "body": each["Body"],
+                "attributes": each["Attributes"],
                 "eventSource": "aws:sqs",
             }
             for each in answer.get("Messages", [])
         ]
+
+    def received_within(self, url: str, *, seconds: float) -> Records:
+        """Return messages as soon as there are any. Raises `AssertionError` if none comes in time."""
+        ends_at = time.monotonic() + seconds
+        while not (found := self.received(url)):
+            assert time.monotonic() < ends_at, f"no message within {seconds:g} s"
+            time.sleep(0.05)
+        return found
 
     def send_later(self, body: str) -> None:
         """Do what a schedule does that fires."""

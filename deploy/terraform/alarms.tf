@@ -62,6 +62,24 @@ resource "aws_cloudwatch_metric_alarm" "throttles" {
   alarm_actions       = local.alarm_actions
 }
 
+# The sweep invokes the function again for what did not reach its failure destination.
+resource "aws_cloudwatch_metric_alarm" "destination" {
+  for_each = local.activity_functions
+
+  alarm_name          = "${var.name}-activity-${each.key}-destination"
+  alarm_description   = "Lambda could not send failed invocations of activity-${each.key} to their queue."
+  namespace           = "AWS/Lambda"
+  metric_name         = "DestinationDeliveryFailures"
+  dimensions          = { FunctionName = aws_lambda_function.function["activity-${each.key}"].function_name }
+  statistic           = "Sum"
+  period              = 300
+  evaluation_periods  = 1
+  threshold           = 1
+  comparison_operator = "GreaterThanOrEqualToThreshold"
+  treat_missing_data  = "notBreaching"
+  alarm_actions       = local.alarm_actions
+}
+
 # A function that is not called, is throttled, fails or hangs completes nothing: its own log says nothing of the first.
 resource "aws_cloudwatch_metric_alarm" "silence" {
   for_each = local.rules

@@ -74,26 +74,14 @@ resource "aws_cloudwatch_event_bus" "events" {
   name = var.name
 }
 
-data "aws_iam_policy_document" "event_bus" {
-  for_each = length(var.event_bus_senders) > 0 ? local.event_bus_names : toset([])
+# One statement for each account. Within the account, the role of the rule that forwards decides.
+resource "aws_cloudwatch_event_permission" "sender" {
+  for_each = var.event_bus ? toset(var.event_bus_senders) : toset([])
 
-  statement {
-    sid       = "Senders"
-    actions   = ["events:PutEvents"]
-    resources = [local.event_bus_arn]
-
-    principals {
-      type        = "AWS"
-      identifiers = [for account in var.event_bus_senders : "arn:${local.partition}:iam::${account}:root"]
-    }
-  }
-}
-
-resource "aws_cloudwatch_event_bus_policy" "events" {
-  for_each = data.aws_iam_policy_document.event_bus
-
-  event_bus_name = aws_cloudwatch_event_bus.events[each.key].name
-  policy         = each.value.json
+  event_bus_name = aws_cloudwatch_event_bus.events["events"].name
+  statement_id   = "sender-${each.key}"
+  action         = "events:PutEvents"
+  principal      = each.key
 }
 
 # Out: what a target refuses for good waits in a queue, for 'headgate aws redrive'.

@@ -119,8 +119,12 @@ resource "aws_lambda_function" "function" {
     )
   }
 
-  dead_letter_config {
-    target_arn = aws_sqs_queue.failures["invocations"].arn
+  # Activities have a failure destination of their own.
+  dynamic "dead_letter_config" {
+    for_each = startswith(each.key, "activity-") ? [] : [1]
+    content {
+      target_arn = aws_sqs_queue.failures["invocations"].arn
+    }
   }
 
   tracing_config {
@@ -156,7 +160,10 @@ resource "aws_lambda_alias" "live" {
 
 # A waker that sends a message to the queue that invokes it is meant to: a wake-up waits there until it is due.
 resource "aws_lambda_function_recursion_config" "function" {
-  for_each = toset([for name in ["waker", "turns", "activities"] : name if contains(keys(local.functions), name)])
+  for_each = toset([
+    for name in keys(local.functions) : name
+    if contains(["waker", "turns", "activities", "lost-activities"], name) || startswith(name, "activity-")
+  ])
 
   function_name  = aws_lambda_function.function[each.key].function_name
   recursive_loop = "Allow"

@@ -20,6 +20,7 @@ locals {
 
   # What a call of functions.json is made on.
   call_resources = {
+    "lambda:InvokeFunction"    = [for name in keys(local.activity_functions) : local.function_arns["activity-${name}"]]
     "states:StartExecution"    = [local.machine_arn]
     "states:SendTaskSuccess"   = [local.machine_arn]
     "states:DescribeExecution" = [local.execution_arns]
@@ -27,6 +28,8 @@ locals {
     "scheduler:DeleteSchedule" = [local.schedule_arns]
     "sns:Publish"              = local.topic_arns
     "sqs:SendMessage"          = values(local.wake_queue_arns)
+    # Turns that were not taken are delivered again soon.
+    "sqs:ChangeMessageVisibility" = [for name, arn in local.wake_queue_arns : arn if name == "turns"]
   }
 
   # What starting, asking after and ending a job takes, by what it is done to. Empty lists give nothing.

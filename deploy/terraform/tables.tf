@@ -40,10 +40,11 @@ resource "aws_dynamodb_table" "table" {
   dynamic "global_secondary_index" {
     for_each = each.value.indexes
     content {
-      name            = global_secondary_index.key
-      hash_key        = global_secondary_index.value.hash_key
-      range_key       = global_secondary_index.value.range_key
-      projection_type = "ALL"
+      name               = global_secondary_index.key
+      hash_key           = global_secondary_index.value.hash_key
+      range_key          = global_secondary_index.value.range_key
+      projection_type    = global_secondary_index.value.projection_type
+      non_key_attributes = global_secondary_index.value.non_key_attributes
     }
   }
 
@@ -109,12 +110,13 @@ resource "aws_dynamodb_table" "provisioned" {
   dynamic "global_secondary_index" {
     for_each = each.value.indexes
     content {
-      name            = global_secondary_index.key
-      hash_key        = global_secondary_index.value.hash_key
-      range_key       = global_secondary_index.value.range_key
-      projection_type = "ALL"
-      read_capacity   = each.value.read_capacity
-      write_capacity  = each.value.write_capacity
+      name               = global_secondary_index.key
+      hash_key           = global_secondary_index.value.hash_key
+      range_key          = global_secondary_index.value.range_key
+      projection_type    = global_secondary_index.value.projection_type
+      non_key_attributes = global_secondary_index.value.non_key_attributes
+      read_capacity      = each.value.read_capacity
+      write_capacity     = each.value.write_capacity
     }
   }
 

@@ -2,9 +2,15 @@
 # Rows wake functions: streams of the tables tell the waker, and the waker tells the queues.
 
 locals {
-  workflow_functions = {
-    for name, each in jsondecode(file("${path.module}/workflow_functions.json")) : name => each if var.app != ""
-  }
+  # Activities that the app has invoked asynchronously, as 'headgate aws package' found them: each is a function of its
+  # own, made after the one named "activity".
+  activity_functions = var.app == "" ? {} : try(local.package_description.activity_functions, {})
+  declared_functions = jsondecode(file("${path.module}/workflow_functions.json"))
+  workflow_functions = merge(
+    { for name, each in local.declared_functions : name => each if var.app != "" && !contains(["activity", "lost-activities"], name) },
+    { for name in keys(local.activity_functions) : "activity-${name}" => local.declared_functions["activity"] },
+    { for name, each in local.declared_functions : name => each if name == "lost-activities" && length(local.activity_functions) > 0 },
+  )
   wake_filters = {
     for table, filters in jsondecode(file("${path.module}/wake_filters.json")) : table => filters if var.app != ""
   }
@@ -15,6 +21,10 @@ locals {
       {
         turns = { function = "turns", is_fifo = true, batch_size = 10, receives_max = 10 }
         later = { function = "waker", is_fifo = false, batch_size = 10, receives_max = 10 }
+      },
+      {
+        for queue in toset(length(local.activity_functions) > 0 ? ["lost-activities"] : []) :
+        queue => { function = "lost-activities", is_fifo = false, batch_size = 10, receives_max = 5 }
       },
       {
         for queue in var.task_queues :
@@ -33,6 +43,9 @@ locals {
     LATER_QUEUE_URL     = try(aws_sqs_queue.wakes["later"].url, "")
     LATER_QUEUE_ARN     = try(local.wake_queue_arns["later"], "")
     ACTIVITY_QUEUE_URLS = jsonencode({ for queue in var.task_queues : queue => try(aws_sqs_queue.wakes["activities-${queue}"].url, "") })
+    ACTIVITY_FUNCTION_ARNS = jsonencode({
+      for name, each in local.activity_functions : each.activity => local.function_arns["activity-${name}"]
+    })
   }
 }
 
@@ -53,13 +66,13 @@ resource "aws_sqs_queue" "wakes" {
   kms_data_key_reuse_period_seconds = local.is_keyed ? 300 : null
 
   redrive_policy = jsonencode({
-    deadLetterTargetArn = aws_sqs_queue.failed_wakes[each.value.is_fifo ? "turns" : "wakes"].arn
+    deadLetterTargetArn = aws_sqs_queue.failed_wakes[each.key == "lost-activities" ? each.key : each.value.is_fifo ? "turns" : "wakes"].arn
     maxReceiveCount     = each.value.receives_max
   })
 }
 
 resource "aws_sqs_queue" "failed_wakes" {
-  for_each = var.app == "" ? toset([]) : toset(["turns", "wakes"])
+  for_each = toset(var.app == "" ? [] : concat(["turns", "wakes"], length(local.activity_functions) > 0 ? ["lost-activities"] : []))
 
   name                              = "${var.name}-failed-${each.key}${each.key == "turns" ? ".fifo" : ""}"
   fifo_queue                        = each.key == "turns" ? true : null
@@ -76,6 +89,29 @@ resource "aws_lambda_event_source_mapping" "wakes" {
   function_name           = aws_lambda_alias.live[each.value.function].arn
   batch_size              = each.value.batch_size
   function_response_types = each.value.function == "waker" ? null : ["ReportBatchItemFailures"]
+}
+
+# What Lambda gives up on arrives in the queue 'lost-activities', and counts as a failed attempt.
+resource "aws_lambda_function_event_invoke_config" "activity" {
+  for_each = local.activity_functions
+
+  function_name                = aws_lambda_function.function["activity-${each.key}"].function_name
+  qualifier                    = aws_lambda_alias.live["activity-${each.key}"].name
+  maximum_event_age_in_seconds = each.value.maximum_event_age_in_seconds
+  maximum_retry_attempts       = each.value.maximum_retry_attempts
+
+  destination_config {
+    on_failure {
+      destination = aws_sqs_queue.wakes["lost-activities"].arn
+    }
+  }
+
+  lifecycle {
+    precondition {
+      condition     = contains(var.task_queues, "default")
+      error_message = "task_queues: the activity ${each.value.activity} waits in the queue default; add it."
+    }
+  }
 }
 
 # Rows that ask for nothing do not wake the waker: filters are those of wake_filters.json.
@@ -126,4 +162,13 @@ resource "aws_iam_role_policy_attachment" "activities" {
 
   role       = aws_iam_role.function["activities"].name
   policy_arn = each.value
+}
+
+resource "aws_iam_role_policy_attachment" "activity" {
+  for_each = {
+    for pair in setproduct(keys(local.activity_functions), var.activity_policy_arns) : join(" ", pair) => pair
+  }
+
+  role       = aws_iam_role.function["activity-${each.value[0]}"].name
+  policy_arn = each.value[1]
 }

@@ -14,6 +14,7 @@ from headgate.durable.engine.stuck import STUCK_EVENT, ExecutionStuck
 from headgate.durable.engine.turn_commit import ENDED_EVENT, ExecutionEnded
 from headgate.fanout.model import events as fanout_events
 from headgate.fanout.model.results import Summary
+from headgate.feedback.incident_alerts import ALERT_EVENTS, ALERT_SEVERITIES, RESOLVED_EVENT
 from headgate.health.error_alerts import EVENT_TYPE, ErrorRateAlert
 from headgate.health.model.events import IncidentChanged, IncidentEventType, SignalChanged
 from headgate.notify.alerts import ACKNOWLEDGED, AlertAcknowledged
@@ -37,6 +38,16 @@ the event. Scope: events with the same pipeline, schedule and date (`period`), t
 same name alone (`installation`) are about the same problem and make one alert. An event ends the alerts of the events
 that it resolves.
 """
+_INCIDENTS: Final = """\
+Incidents are alerted under these names, which routes of [alerts](alerts.md) may list. The alert has the fields of
+[Notice](#notice).
+"""
+_INCIDENT_ALERTS: Final = {
+    "INCIDENT_OPENED": "An incident was opened.",
+    "INCIDENT_REOPENED": "A resolved incident was opened again.",
+    "INCIDENT_ESCALATED": "Its severity became worse, or it reached a higher escalation level.",
+    "INCIDENT_RESOLVED": "It was resolved. Channels that received its alert receive its end.",
+}
 # The bus events besides those of pipelines: their types, and the struct of their data.
 _BUS: Final[Sequence[tuple[tuple[str, ...], type[Struct], str]]] = (
     (("headgate.signal.state_changed",), SignalChanged, "A signal of a dataset changed its state."),
@@ -199,6 +210,7 @@ def events_page() -> str:
     lines += ["| `headgate.pipeline.NAME` | Any of the [pipeline events](#pipeline-events). | [Notice](#notice) |", ""]
     for _, struct, _ in _BUS:
         lines += [f"### {struct.__name__}", "", *_fields(struct, _BUS_FIELDS)]
+    lines += _incident_alerts()
     lines += ["## Pipeline events", "", _PIPELINES, "### Notice", "", *_fields(Notice, _NOTICE_FIELDS)]
     lines += ["### Detail", "", "| Field | For |", "|---|---|"]
     for name in sorted({name for kind in CATALOGUE.values() for name in kind.fields}):
@@ -214,6 +226,16 @@ def events_page() -> str:
             if kind.route is route:
                 lines += _pipeline_event(kind)
     return "\n".join(lines)
+
+
+def _incident_alerts() -> Iterator[str]:
+    yield from ("## Alerts of incidents", "", _INCIDENTS, "| Event | When |", "|---|---|")
+    for name in dict.fromkeys((*ALERT_EVENTS.values(), RESOLVED_EVENT)):
+        yield f"| `{name}` | {_INCIDENT_ALERTS[name]} |"
+    yield from ("", "| Severity of the incident | Severity of the alert | Route |", "|---|---|---|")
+    for severity, (alert, route) in ALERT_SEVERITIES.items():
+        yield f"| `{severity}` | `{alert}` | `{route}` |"
+    yield ""
 
 
 def _fields(struct: type[Struct], described: dict[str, str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from docs.generator.markdown import NOTE, code
 from headgate.store.catalogue.retention import ending_of
 from headgate.store.catalogue.tables import ALL_TABLES
-from headgate.store.model.schema import Shards, Table
+from headgate.store.model.schema import Index, Shards, Table
 
 
 def tables_page() -> str:
@@ -40,7 +40,7 @@ def _table_section(table: Table) -> Iterator[str]:
     yield from (f"## {table.name}", "", f"{table.purpose}.", "", f"Key: {keys}. {'; '.join(facts)}.", "")
     for index in table.indexes:
         by = " + ".join(f"`{attribute.name}` ({attribute.kind.value})" for attribute in index.attributes())
-        yield "; ".join((f"- Index `{index.name}`: {by}", *_shard_facts(index.shards)))
+        yield "; ".join((f"- Index `{index.name}`: {by}", *_shard_facts(index.shards), *_projection_facts(index)))
     if table.indexes:
         yield ""
     yield from ("| Entity | Partition | Sort | Index attributes | Ends |", "|---|---|---|---|---|")
@@ -50,6 +50,13 @@ def _table_section(table: Table) -> Iterator[str]:
         end = ending.how + (f": `{ending.setting}`" if ending.setting else "")
         yield f"| {entity.name} | `{entity.partition}` | {code(entity.sort or '')} | {indexed} | {end} |"
     yield ""
+
+
+def _projection_facts(index: Index) -> list[str]:
+    if index.projected is None:
+        return []
+    named = ", ".join(f"`{name}`" for name in index.projected)
+    return [f"keys and {named} only" if named else "keys only"]
 
 
 def _shard_facts(shards: Shards | None) -> list[str]:

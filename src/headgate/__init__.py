@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headgate.durable.client.handle import Handle
     from headgate.durable.http.messages import HttpError, Request, Response
     from headgate.durable.http.router import Cors
+    from headgate.durable.model.async_invocation import AsyncInvocation
     from headgate.durable.model.encryption import Encryption, KeyProvider, KeyringKeys
     from headgate.durable.model.failures import (
         ActivityFailure,
@@ -107,6 +108,7 @@ _NAMES_BY_MODULE = {
     "durable.http.router": ("Cors",),
     "durable.http.messages": ("HttpError", "Request", "Response"),
     "durable.model.message_types": ("Query", "Signal", "Update"),
+    "durable.model.async_invocation": ("AsyncInvocation",),
     "durable.model.encryption": ("Encryption", "KeyProvider", "KeyringKeys"),
     "durable.model.payload_types": ("register_type",),
     "durable.model.retry": ("Retry",),
@@ -151,6 +153,7 @@ __all__ = (
     "ActivityTimeout",
     "App",
     "AsyncClient",
+    "AsyncInvocation",
     "AsyncRemoteHandle",
     "Cancelled",
     "Child",

@@ -35,7 +35,7 @@ _MEANINGS: Final = {
     ExitCode.CONFLICT: "Refused in the current state: read it again and decide.",
     ExitCode.NOT_FOUND: "The server has nothing of this id.",
     ExitCode.STALLED: "A fan-out, execution, period or backfill does not go on by itself.",
-    ExitCode.WARN: "'gate check': use the dataset with care.",
+    ExitCode.WARN: "'gate check': use the dataset with care; 'aws doctor': there are only warnings.",
     ExitCode.BLOCK: "'gate check': do not use the dataset.",
     ExitCode.UNKNOWN: "'gate check': the state of the dataset is unknown.",
     ExitCode.FATAL: "Fatal: page someone.",

@@ -114,11 +114,32 @@ def from_environ(environ: Mapping[str, str], keys: Collection[str]) -> dict[str,
     return settings
 
 
+# Flags that are not named as their settings.
+_FLAGS: Final = {
+    "store.backend": "--store",
+    "store.aws_region": "--region",
+    "store.table_prefix": "--table-prefix",
+    "pipelines.folder": "--pipelines",
+    "pipelines.watch": "--watch",
+    "serve.processes": "--processes",
+    "tasks.resources": "--resources",
+    "tls.cert": "--tls-cert",
+    "tls.key": "--tls-key",
+    "worker.async_max": "--async",
+    "worker.cached_max": "--cached",
+    "worker.isolated_max": "--isolated",
+    "worker.metrics": "--metrics",
+    "worker.poll_seconds": "--poll-seconds",
+    "worker.prefetch_max": "--prefetch",
+    "worker.threads_max": "--threads",
+}
+
+
 def from_flags(flags: Mapping[str, object], keys: Collection[str]) -> dict[str, RawSetting]:
     """Read the values of command-line flags. Raises `SettingsError` for an unknown one."""
     settings = {}
     for key, value in flags.items():
-        flag = "--" + key.replace("_", "-")
+        flag = _FLAGS.get(key, "--" + key.replace("_", "-"))
         _refuse_unknown(key, flag, list(keys), "the command line")
         if value is not None:
             settings[key] = RawSetting(

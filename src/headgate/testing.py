@@ -16,9 +16,10 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
@@ -36,6 +37,7 @@ from headgate.durable.model.history import Status, TerminateRequested, Turn
 from headgate.durable.model.names import is_built_in
 from headgate.durable.model.records import NEVER_MS, Execution
 from headgate.durable.replay import sandbox
+from headgate.durable.replay.determinism_lint import lint
 from headgate.durable.replay.fork_plan import live_turns, runs_of
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.sdk.activity_context import activity as current_activity
@@ -233,7 +235,8 @@ class Environment:
 
     With `replay_always`, the default, every turn replays the whole history, so that non-deterministic code fails in
     the test and not after a restart in production. With `vary_hash_seeds`, the histories are replayed at the end in
-    other processes, in which sets of strings have another order.
+    other processes, in which sets of strings have another order. By default, the first environment of a process that
+    runs a workflow with a set in its code does so for it, if other processes can import the module.
     """
 
     def __init__(
@@ -241,7 +244,7 @@ class Environment:
         app: App,
         *,
         replay_always: bool = True,
-        vary_hash_seeds: bool = False,
+        vary_hash_seeds: bool | None = None,
         start_seconds: float = 1_750_000_000.0,
         settings: Settings | None = None,
         tables: Sequence[str] = (),
@@ -291,8 +294,18 @@ class Environment:
         try:
             if self._vary_hash_seeds and kind is None:
                 replay_with_hash_seeds(self.app, self._histories())
+            elif self._vary_hash_seeds is None and kind is None:
+                self._vary_hash_seeds_of_sets()
         finally:
             self._exits.close()
+
+    def _vary_hash_seeds_of_sets(self) -> None:
+        """Replay the histories of workflows with sets, each once in this process, if its module can be imported."""
+        wanted = {each.name for each in self.app.workflows.values() if _is_to_be_varied(self.app, each)}
+        histories = [(row, turns) for row, turns in self._histories() if row.workflow in wanted] if wanted else []
+        with suppress(DefinitionError):  # Other processes cannot import the code.
+            replay_with_hash_seeds(self.app, histories)
+        _varied.update(self.app.workflows[row.workflow].function.__code__ for row, _ in histories)
 
     def _histories(self) -> list[tuple[Execution, list[Turn]]]:
         """Return the executions of the app's own workflows, with their turns."""
@@ -509,6 +522,23 @@ def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn
                     interpreter.replay(turn)
         finally:
             interpreter.evict()
+
+
+# The code of workflows that were replayed under other hash seeds by default, so that each costs a process once.
+_varied: set[CodeType] = set()
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_sets(function: Callable[..., object]) -> bool:
+    return lint(function).has_sets
+
+
+def _is_to_be_varied(app: App, workflow: Workflow[..., Any]) -> bool:
+    """Whether a workflow has a set in its code, and its app is global in a module that other processes can import."""
+    module = sys.modules.get(workflow.function.__module__)
+    if module is None or module.__name__ == "__main__" or getattr(workflow.function, "__code__", None) in _varied:
+        return False
+    return any(each is app for each in vars(module).values()) and _has_sets(workflow.function)
 
 
 def replay_with_hash_seeds(app: App, histories: Sequence[tuple[Execution, list[Turn]]]) -> None:

@@ -18,6 +18,8 @@ import httpx
 
 PROGRAM: Final = Path(sys.executable).parent / "headgate"
 START_SECONDS_MAX: Final = 30.0
+# A machine with more programs than cores takes its time.
+READY_SECONDS_MAX: Final = 180.0
 _READY: Final = re.compile(r"headgate ready  http=(https?://\S+)  grpc=(\S+)  home=(\S+)\n")
 
 
@@ -85,7 +87,11 @@ class Server:
             self.process = subprocess.Popen(
                 [PROGRAM, "up", *ports, *arguments], cwd=folder, env=_environ(environ), stdout=out, stderr=err
             )
-        until(lambda: "\n" in self.stdout or self.process.poll() is not None, "the line that says it is ready")
+        until(
+            lambda: "\n" in self.stdout or self.process.poll() is not None,
+            "the line that says it is ready",
+            READY_SECONDS_MAX,
+        )
         ready = _READY.fullmatch(self.stdout)
         assert ready is not None, f"not ready: {self.stdout!r}\n{self.stderr}"
         self.url, self.grpc, self.home = ready.group(1), ready.group(2), Path(ready.group(3))

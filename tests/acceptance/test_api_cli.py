@@ -421,7 +421,7 @@ def test_signal__to_one_that_is_started_if_need_be(shop: Shop) -> None:
 def test_workflow_ls__asked__reports_who_serves_them(shop: Shop) -> None:
     assert [each["name"] for each in shop.json("workflow", "ls")] == ["order", "pay"]
     assert "Charge once." in shop.said("workflow", "ls")
-    assert shop.said("workflow", "patches") == "no open execution has marked a patch\n"
+    assert shop.said("workflow", "patches") == "no open execution has marked a patch, and no live worker has one\n"
 
 
 # Finding the server

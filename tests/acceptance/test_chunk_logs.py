@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from time import sleep
 
 import httpx
 import pytest
 
 from headgate.clock import SystemClock
+from headgate.fanout.local import child_process
 from headgate.fanout.local.captured_output import FILE_BYTES_MAX, OutputFile
 from headgate.fanout.local.child_pool import Assignment, ChildPool
 from headgate.fanout.model.child_protocol import Done, Failed, Job, Progress
@@ -28,7 +33,13 @@ def deeper(what):
         ctypes.string_at(0)
     if what == "exit":
         os._exit(3)
+    if what == "sys.exit":
+        sys.exit(3)
+    if what == "allocate":
+        bytearray(300_000_000)
     if what == "hang":
+        with open(os.path.join(os.path.dirname(__file__), "pid"), "w") as file:
+            file.write(str(os.getpid()))
         time.sleep(600)
     if what == "much":
         for number in range(5_000):
@@ -128,11 +139,52 @@ def test_failure__raised__has_traceback_output_and_memory(pool: ChildPool) -> No
     assert failed.memory_mb > 0
 
 
+def test_failure__memory__is_the_peak_of_the_attempt(pool: ChildPool) -> None:
+    """Neither that of an earlier attempt in the same process, nor that of the worker that started the process."""
+    ballast = bytearray(400_000_000)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+
+    allocated, raised, segfault = ended(pool, "allocate", "raise", "segfault")
+    (hung,) = ended(pool, "hang", timeout_seconds=0.5)
+
+    assert allocated.memory_mb is not None
+    assert 280 < allocated.memory_mb < 390
+    for failed in (raised, segfault, hung):
+        assert failed.memory_mb is not None
+        assert 5 < failed.memory_mb < 200, failed
+    assert ballast
+
+
+def test_failure__time_out_of_a_process_that_is_stopped_for_a_moment__output_has_the_stack(
+    pool: ChildPool, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that gets no time to run, on a busy machine."""
+    monkeypatch.setattr(child_process, "TRACE_SECONDS_MAX", 60.0)
+    ended(pool, "warm")
+
+    def stop() -> None:
+        until((project / "pid").exists, "the chunk is running", 30.0)
+        pid = int((project / "pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        sleep(1.7)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    with ThreadPoolExecutor(1) as threads:
+        stopping = threads.submit(stop)
+        (failed,) = ended(pool, "hang", timeout_seconds=1.5)
+        stopping.result()
+
+    assert isinstance(failed, Failed)
+    assert (failed.error_class, "in deeper" in failed.printed) == ("TIMEOUT", True), failed.printed
+
+
 @pytest.mark.parametrize(
     ("act", "error_class", "texts"),
     [
         ("segfault", "CRASH", ["Segmentation fault", "in deeper", "in run"]),
         ("exit", "CRASH", []),
+        ("sys.exit", "CRASH", ["in deeper", "SystemExit: 3"]),
         ("hang", "TIMEOUT", ["in deeper", "in run"]),
     ],
 )

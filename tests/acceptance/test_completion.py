@@ -29,6 +29,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Serve
     with Server(folder, "--pipelines", "pipelines") as server:
         made = run("dataset", "register", URN, "--tier", "TIER_2", "--team", "shop", folder=folder)
         assert made.returncode == 0, made.stderr
+        started = run("run", "start", "bronze", "--date", "2026-01-05", "--reason", "tried", folder=folder)
+        assert started.returncode == 0, started.stderr
         yield folder, server
 
 
@@ -62,6 +64,10 @@ def words(folder: Path, line: str) -> list[str]:
         ("headgate gate check urn:dp:", ["shop:orders:v1"]),
         ("headgate dataset show ", [URN]),
         ("headgate alert show 'no such", [""]),
+        # What belongs to the argument before.
+        ("headgate period why bronze --date ", ["2026-01-05"]),
+        ("headgate open bronze 2026-", ["2026-01-05"]),
+        ("headgate settings show store.back", ["store.backend"]),
     ],
 )
 def test_completion__in_bash__offers_nouns_verbs_options_and_ids(
@@ -156,12 +162,17 @@ def test_completion__in_zsh__lists_ids_without_repeating_them(site: tuple[Path, 
 
 @pytest.mark.parametrize(
     ("name", "page"),
-    [("bronze", "/ui/pipelines/bronze"), (URN, "/ui/datasets/urn%3Adp%3Ashop%3Aorders%3Av1"), (None, "/ui")],
+    [
+        (["bronze"], "/ui/pipelines/bronze"),
+        (["bronze", "2026-01-05"], "/ui/pipelines/bronze?date=2026-01-05"),
+        ([URN], "/ui/datasets/urn%3Adp%3Ashop%3Aorders%3Av1"),
+        ([], "/ui"),
+    ],
 )
-def test_open__an_id__is_the_address_of_its_page(site: tuple[Path, Server], name: str | None, page: str) -> None:
+def test_open__an_id__is_the_address_of_its_page(site: tuple[Path, Server], name: list[str], page: str) -> None:
     folder, server = site
 
-    ended = run("open", *([name] if name else []), "--print", folder=folder)
+    ended = run("open", *name, "--print", folder=folder)
 
     assert (ended.returncode, ended.stdout) == (0, f"{server.url}{page}\n"), ended.stderr
 
@@ -175,6 +186,13 @@ def test_open__a_machine_whose_name_begins_as_the_id_of_a_run__is_found(site: tu
     ended = run("open", "run_later", "--print", folder=folder)
 
     assert (ended.returncode, ended.stdout) == (0, f"{server.url}/ui/machines/run_later\n"), ended.stderr
+
+
+def test_open__part_of_what_has_none__is_refused(site: tuple[Path, Server]) -> None:
+    ended = run("open", URN, "chunk-0000000", "--print", folder=site[0])
+
+    assert ended.returncode == 2
+    assert "only chunks of fan-outs and periods of pipelines have pages" in ended.stderr
 
 
 def test_open__an_unknown_id__is_not_found(site: tuple[Path, Server]) -> None:

@@ -176,7 +176,7 @@ def test_fail_look_repair_redrive__ends_well(site: Site) -> None:
     assert [each["outcome"] for each in tried["attempts"]] == ["FAILED", "FAILED"]
 
     (site.folder / "repaired").touch()
-    assert "1 chunks would be redriven" in site.said("fanout", "redrive", "careful", "--failed", "--dry-run")
+    assert "1 chunk would be redriven" in site.said("fanout", "redrive", "careful", "--failed", "--dry-run")
     redrive = ["fanout", "redrive", "careful", "--fingerprint", group["fingerprint"], "--reason", "repaired"]
     assert site.json(*redrive)["ids"] == ["chunk-0000010"]
     assert "SUCCEEDED" in site.said("fanout", "watch", "careful")
@@ -239,7 +239,7 @@ def test_redrive__failed_items__by_item_by_class_and_all_run_alone(site: Site) -
 
     (site.folder / "repaired-items").touch()
     by_class = site.said("fanout", "redrive", "picky", "--error-class", "ValueError")
-    assert ("picky: 1 chunks redriven" in by_class, "failed items, 2 in all" in by_class) == (True, True)
+    assert ("picky: 1 chunk redriven" in by_class, "failed items, 2 in all" in by_class) == (True, True)
     site.said("fanout", "watch", "picky", exit_code=1)
     assert "19 of 20 ok, 1 failed\n" in site.said("fanout", "show", "picky")
     site.said("fanout", "redrive", "picky", "--failed")
@@ -343,7 +343,7 @@ def test_doctor__open_and_named__says_what_is_wrong(site: Site) -> None:
 
     assert site.said("fanout", "doctor", "well") == "OK     well\n"
     ill = site.said("fanout", "doctor", "well", "ill", exit_code=1)
-    assert "FAULT  ill: failures: 1 chunks failed" in ill
+    assert "FAULT  ill: failures: 1 chunk failed" in ill
     assert site.json("fanout", "doctor", "well") == {"well": []}
 
 
@@ -518,7 +518,7 @@ def test_steer__pause_tune_resume_skip__is_obeyed(idle: Site) -> None:
     idle.said("fanout", "tune", "steered", "--concurrency", "0")
     assert idle.json("fanout", "show", "steered")["policy"]["concurrency"] is None
     idle.refused("fanout", "tune", "steered", "--priority", "0", exit_code=2, code="bad_definition", said="priority")
-    assert "1 chunks skipped" in idle.said("fanout", "skip", "steered", "chunk-0000010")
+    assert "1 chunk skipped" in idle.said("fanout", "skip", "steered", "chunk-0000010")
     assert idle.said("fanout", "resume", "steered") == "steered: resumed\n"
     idle.said("chunk", "work", "--run", "steered", "--until-idle")
     assert "2 of 3 completed, 1 skipped" in idle.said("fanout", "watch", "steered")

@@ -96,9 +96,13 @@ def test_run_page__every_command_and_option__does_what_the_page_says(shop: Shop)
         assert f"`{name}`" in RUN_PAGE.read_text()
         shop.printed("fanout", "plot", "monday", name, "-o", f"{name}.svg")
         assert (shop.folder / f"{name}.svg").read_text().startswith("<svg")
+    attempt = r"(?m)^1 +FAILED .*Z +\S+s +[1-9]\d* MB +KeyError: 'celsius'"
+    typed("headgate chunk show monday chunk-000000000600", says=attempt)
     typed("headgate fanout bisect monday chunk-000000000600 --until-alone")
     shop.wait("monday")
     assert "1 " in shop.printed("fanout", "failures", "monday").splitlines()[1]
+    chunk = "chunk-000000000600"
+    assert shop.printed("open", "monday", chunk, "--print").endswith(f"/ui/fanouts/monday/chunks/{chunk}\n")
     typed("headgate fanout items monday", given="tuesday", says=r"640 .*KeyError: 'celsius'")
     for command in (
         "headgate fanout redrive monday --item 640",

@@ -151,7 +151,7 @@ def test_queue__221_dead_letters__are_drained_shown_redriven_and_run_to_success(
     work = ["--group", "grs-15", "--run-id", "survey", "--range", f"0..{CHUNKS}", "--chunk-size", "1"]
     submitted = site.run("fanout", "submit", *work, "--queue-url", site.queue_url)
     assert submitted.stdout == "survey\n"
-    assert submitted.stderr.startswith("221 chunks of up to 1, 221 items; ")
+    assert submitted.stderr.startswith("221 chunks of 1 item, 221 items; ")
     assert submitted.stderr.endswith(f"; consumers of {site.queue_url} run it\n")
     assert site.messages(site.queue_url) == CHUNKS
     refused = site.run("chunk", "work", "--run", "survey", "--until-idle")
@@ -172,7 +172,7 @@ def test_queue__221_dead_letters__are_drained_shown_redriven_and_run_to_success(
     assert re.search(r"^attempt +0$", site.printed("chunk", "show", "survey", "chunk-0000007"), re.MULTILINE)
 
     one = site.printed("fanout", "redrive", "survey", "--failed", "--limit", "1", "--dry-run")
-    assert one.startswith("survey: 1 chunks would be redriven\n")
+    assert one.startswith("survey: 1 chunk would be redriven\n")
     assert site.printed("fanout", "redrive", "survey", "--failed").startswith("survey: 221 chunks redriven\n")
     assert site.facts("survey")["status"] == "RUNNING"
     # Maintenance may have sent some as well: duplicates are harmless.

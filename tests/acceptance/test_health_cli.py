@@ -320,7 +320,7 @@ def test_settings__of_the_server__are_listed_with_their_sources(site: Site) -> N
 
     assert {each["origin"] for each in found["settings"]} == {"command_line"}
     assert "tls.cert" in [each["name"] for each in found["settings"]]
-    assert "flag --tls.cert" in site.said("settings", "ls")
+    assert "flag --tls-cert" in site.said("settings", "ls")
     assert "Database that holds all state." in site.said("settings", "show", "store.backend")
     site.refused("settings", "show", "store.nothing", exit_code=4, code="not_found", said="settings ls --all")
 

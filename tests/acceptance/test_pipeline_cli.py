@@ -146,7 +146,7 @@ def test_job__that_fails__is_seen_with_its_reason(project: Project) -> None:
     assert "FAILED  failed at" in watched.splitlines()[-1]
     assert f"nothing for {DAY}" in failed["reason"]
     assert project.said("why", "fails", "--date", DAY).startswith(f"fails of {DAY} failed at ")
-    assert f"nothing for {DAY}" in project.said("run", "log", "fails")
+    assert f"nothing for {DAY}" in project.said("period", "ls", "fails")
     assert project.json("run", "jobs", "fails", "--date", DAY)[0]["event"] == "fail"
 
 
@@ -161,7 +161,7 @@ def test_backfill__of_some_days__does_each_once(project: Project) -> None:
 
     shown = project.json("backfill", "show", made["backfill_id"])
     assert (shown["succeeded"], shown["failed"]) == (3, {})
-    logs = project.json("run", "log", "shop-daily", "--dates", "2026-02")
+    logs = project.json("period", "ls", "shop-daily", "--dates", "2026-02")
     assert [(each["date"], each["status"], each["attempts"]) for each in logs] == [
         ("2026-02-04", "COMPLETED", 1),
         ("2026-02-03", "COMPLETED", 1),

@@ -107,3 +107,13 @@ def test_reset__to_an_activity__from_the_command_line(tmp_path: Path) -> None:
         assert (effects(tmp_path)["o 7"], effects(tmp_path)["o 6"]) == (2, 1)
         none = run("execution", "reset", "--to", "1", folder=tmp_path)
         assert "give an execution id or a filter" in none.stderr
+        one = run("execution", "retry", "o", "--request-id", "r-1", folder=tmp_path)
+        assert one.returncode == 2
+        assert "--request-id are for many executions" in one.stderr
+        not_its_own = run("execution", "bulk", "cancel", "--workflow", "fulfil", "--to", "effect", folder=tmp_path)
+        assert not_its_own.returncode == 2
+        assert "to: only for the action reset" in not_its_own.stderr
+        assert "continues" not in not_its_own.stderr
+        run("execution", "retry", "o", "--reason", "from the start", folder=tmp_path)
+        (entry,) = json.loads(run("audit", "ls", "--json", "--limit", "1", folder=tmp_path).stdout)
+        assert (entry["action"], entry["reason"]) == ("execution.retry", "from the start")

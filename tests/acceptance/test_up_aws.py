@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,9 +16,13 @@ import pytest
 from headgate.bootstrap.store import create_dynamodb_tables, open_store
 from headgate.clock import SystemClock
 from headgate.settings import Settings
-from headgate.store.catalogue.tables import ALL_TABLES, HEALTH_CHECK
+from headgate.store.catalogue.tables import ALL_TABLES, HEALTH_CHECK, SIGNAL, SIGNAL_STATE
 from tests.acceptance.program import Server, run, until, watchdogs_of
+from tests.docs.shown_project import HOW_TO
+from tests.docs.test_commands_shown import END, shown_in
 from tests.ministack import REGION, Ministack, aws_session, fresh_account
+
+URN = "urn:dp:orders:created:v1"
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +76,18 @@ def test_aws__tables_missing_then_created__doctor_says_so_and_up_serves(
     assert any("table here-headgate-pipelines" in finding["fact"] for finding in missing)
     assert after.returncode == 0, after.stdout
 
+    # The page for containers shows these commands, beside those of a container engine.
+    assert {"table create", "up --store dynamodb"} <= set(shown_in(HOW_TO / "run-in-containers.md"))
     # The flag says what the variable says.
     flagged = {name: value for name, value in environ.items() if name != "HEADGATE_STORE_BACKEND"}
     with Server(tmp_path, "--store", "dynamodb", **flagged) as server:
         deep = httpx.get(f"{server.url}/health/deep", timeout=30)
+        # Gauges of the store are read while metrics are scraped.
+        scraped = httpx.get(f"{server.url}/metrics", timeout=30)
         server.signal(signal.SIGTERM)
         assert server.exit_code() == 0
     assert deep.status_code == 200, deep.text
+    assert "headgate_workers_live 1.0" in scraped.text
     assert not (tmp_path / ".headgate" / "headgate.db").exists()
 
 
@@ -178,3 +189,70 @@ def _is_connected(pid: int, endpoint: str) -> bool:
         rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
         return any(row[2].endswith(f":{port:04X}") and f"socket:[{row[9]}]" in sockets for row in rows)
     return False
+
+
+def _restored(endpoint: str, account: str, table: str, copy: str) -> None:
+    """Do what a restore of AWS does: the table under another name, without TTL and stream, with its items."""
+    client: Any = aws_session(account).client("dynamodb", endpoint_url=endpoint, region_name="eu-west-1")
+    found = client.describe_table(TableName=table)["Table"]
+    indexes = [
+        {name: index[name] for name in ("IndexName", "KeySchema", "Projection")}
+        for index in found.get("GlobalSecondaryIndexes", ())
+    ]
+    client.create_table(
+        TableName=copy,
+        KeySchema=found["KeySchema"],
+        AttributeDefinitions=found["AttributeDefinitions"],
+        BillingMode="PAY_PER_REQUEST",
+        **({"GlobalSecondaryIndexes": indexes} if indexes else {}),
+    )
+    for item in client.scan(TableName=table)["Items"]:
+        client.put_item(TableName=copy, Item=item)
+
+
+def test_page_run_on_aws__its_settings_and_commands__do_what_it_says(
+    tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account, page = fresh_account(), HOW_TO / "run-on-aws.md"
+    session = aws_session(account)
+    text = page.read_text()
+    settings = text.split("```toml\n")[1].partition("```")[0]
+    bucket = re.findall(r'blob_bucket = "(.*)"', settings)[0]
+    where = {"LocationConstraint": "eu-west-1"}
+    s3: Any = session.client("s3", endpoint_url=endpoint, region_name="eu-west-1")
+    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration=where)
+    (tmp_path / "headgate.toml").write_text(settings)
+    (tmp_path / "load.toml").write_text(text.split("```text\n# load.toml\n")[1].partition("```")[0])
+    environ = {
+        "AWS_ACCESS_KEY_ID": account,
+        "AWS_SECRET_ACCESS_KEY": "-",
+        "HEADGATE_STORE_AWS_ENDPOINT_URL": endpoint,
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    shown = [END.split(line, maxsplit=1)[0].split() for line in shown_in(page)]
+    # Two regions are the subject of tests/integration/cli/health/test_region.py.
+    left = [words for words in shown if words[0] != "region" and "load.toml" not in words[:2] and len(words) > 2]
+
+    def typed(*words: str, says: str, exit_code: int = 0) -> None:
+        left[:] = [each for each in left if each != list(words)]
+        ended = run(*words, folder=tmp_path, **environ)
+        assert (ended.returncode, says in ended.stdout) == (exit_code, True), ended.stdout + ended.stderr
+
+    assert run("table", "check", folder=tmp_path, **environ).returncode == 1
+    typed("table", "create", says="acme-runs")
+    typed("table", "check", says="")
+    loaded = Settings.load(environ, tmp_path / "headgate.toml", {"home": str(tmp_path / ".headgate")})
+    row = {**SIGNAL_STATE.key_attributes(SIGNAL.key(dataset_urn=URN, signal_type="FRESHNESS")), "version": 1}
+    with closing(open_store(loaded, SystemClock()).store) as store:
+        store.put(SIGNAL_STATE, {**row, "state": "OK"})
+        _restored(endpoint, account, "prod-observability-signal-state", "signal-state-restored")
+        store.put(SIGNAL_STATE, {**row, "state": "CRITICAL", "version": 2})
+    typed("table", "costs", "load.toml", "--a-second", says="total")
+    restored = ("--restored", "signal-state-restored")
+    typed("table", "compare", "observability-signal-state", *restored, says="FRESHNESS", exit_code=1)
+    key = ("--key", f"{URN}=FRESHNESS", "--dry-run")
+    typed("table", "repair", "observability-signal-state", *restored, *key, says="would be repaired")
+    typed("table", "swap", "observability-signal-state", "signal-state-restored", says="[store.table_names]")
+
+    assert left == []

@@ -104,6 +104,12 @@ async def calling(name: str) -> str:
 
 
 @app.workflow
+async def calling_both() -> list[str]:
+    first, second = await asyncio.gather(finishing(), once(), return_exceptions=True)
+    return [str(first), second.info.type if isinstance(second, hg.ActivityFailure) else str(second)]
+
+
+@app.workflow
 async def calling_isolated(mark: str) -> str:
     return await isolated(mark)
 
@@ -182,6 +188,16 @@ def test_stop__activity_that_watches_for_the_notice__ends_well_and_at_once(tmp_p
     assert time.monotonic() - started < 14
     with hg.connect(app, home=tmp_path) as service:
         assert service.client.handle(execution_id).result(30) == "done"
+
+
+def test_stop__activity_ends_while_another_outlasts_the_grace_period__its_result_is_kept(tmp_path: Path) -> None:
+    with hg.connect(app, home=tmp_path) as service:
+        handle = calling_both.start()
+        until(lambda: len(began) == 2, "both activities")
+        service.stop(0.5)
+    with hg.connect(app, home=tmp_path) as service:
+        assert service.client.handle(handle.id).result(15) == ["done", "WorkerStopped"]
+    assert began == [1, 1]
 
 
 def test_stop__grace_period_longer_than_the_lease__no_other_worker_takes_the_activity(tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_package__alerts_definitions_and_app_that_functions_would_refuse__is_not
         tmp_path, "--notify", "notify.toml", "--pipelines", "pipelines", "--code", ".", "--app", "orders:app"
     )
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "notify.toml: notify: channels[...].topic_arn" in done.stderr
     assert "functionn" in done.stderr
     assert "--app 'orders:app'" in done.stderr
@@ -271,14 +271,37 @@ def test_package__alerts_definitions_and_app_that_functions_would_refuse__is_not
     assert not (tmp_path / "headgate.zip").exists()
 
 
-def test_package__of_an_app__describes_the_rules_of_its_subscriptions(tmp_path: Path) -> None:
-    lines = ["import headgate as hg", "print('loading')", "app = hg.App('orders')", "@app.on_event('order.paid')"]
-    (tmp_path / "orders.py").write_text("\n".join([*lines, "def ship(event): ..."]))
+ORDERS: Final = """
+import headgate as hg
 
-    rules = aws_package.check(code=tmp_path, app="orders:app")
-    described = aws_package.write_sidecar(tmp_path / "orders.py", aws_package.Manifest("arm64", "3.11"), rules)
+print("loading")
+app = hg.App("orders")
 
-    assert json.loads(described.read_text())["bus_rules"] == {"ship": {"detail-type": ["order.paid"]}}
+
+@app.on_event("order.paid")
+def ship(event): ...
+
+
+@app.activity(invocation=hg.AsyncInvocation(retries=1, max_age="90m"))
+def weigh(order): ...
+
+
+@app.activity
+def charge(order): ...
+"""
+
+
+def test_package__of_an_app__describes_rules_of_subscriptions_and_functions_of_activities(tmp_path: Path) -> None:
+    (tmp_path / "orders.py").write_text(ORDERS)
+
+    needs = aws_package.check(code=tmp_path, app="orders:app")
+    described = aws_package.write_sidecar(tmp_path / "orders.py", aws_package.Manifest("arm64", "3.11"), *needs)
+
+    content = json.loads(described.read_text())
+    assert content["bus_rules"] == {"ship": {"detail-type": ["order.paid"]}}
+    assert content["activity_functions"] == {
+        "weigh": {"activity": "weigh", "maximum_retry_attempts": 1, "maximum_event_age_in_seconds": 5400}
+    }
 
 
 def test_package__unpacked_without_anything_else_installed__has_all_that_the_handlers_need(tmp_path: Path) -> None:

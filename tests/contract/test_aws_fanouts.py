@@ -287,6 +287,22 @@ def test_chunks__that_fail_until_they_are_dead_letters__are_recorded_redriven_an
     assert aws.count(aws.url) == 2
 
 
+def test_chunk__its_message_comes_again_after_its_end__is_counted_and_deleted(aws: Functions) -> None:
+    manifest = {"range": [0, 1], "chunk_size": 1, "handler": HANDLER}
+    (run_id,) = aws.put_manifest("manifests/twice.json", manifest)
+    (message,) = aws.sqs.receive_message(QueueUrl=aws.url, VisibilityTimeout=0)["Messages"]
+    assert aws.deliver("chunk-worker", aws.url) == []
+
+    aws.sqs.send_message(QueueUrl=aws.url, MessageBody=message["Body"])
+
+    # What that asks of AWS is granted: `aws` looks at the end.
+    assert aws.deliver("chunk-worker", aws.url) == []
+    assert aws.count(aws.url) == 0
+    queries = aws.container.service.fanouts.queries
+    counts = queries.counts(queries.fanout(run_id))
+    assert (counts.attempts, counts.duplicates) == (1, 1)
+
+
 def test_chunk__deadline_near__is_not_started_and_delivered_again(aws: Functions) -> None:
     manifest = {"range": [0, 2], "chunk_size": 1, "handler": HANDLER}
     (run_id,) = aws.put_manifest("manifests/late.json", manifest)

@@ -15,7 +15,7 @@ from headgate.aws import activities, client, turns, wakeups
 from headgate.aws.invocation import MARGIN_MS, TransientLambdaError
 from headgate.durable.model.history import ActivityEnded
 from headgate.durable.serverless.sqs import AHEAD_SECONDS
-from headgate.durable.serverless.wakeups import Due, WorkerWake, dump_due, load_due
+from headgate.durable.serverless.wakeups import AT_ONCE_MS, Due, WorkerWake, dump_due, load_due
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.store.catalogue.tables import ACTIVITIES, TURNS, WORKERS
 from headgate.store.model.schema import Key
@@ -270,5 +270,26 @@ def test_turns__no_time_left__are_reported_and_taken_later(aws: Workflows) -> No
 
     assert answer == {"batchItemFailures": [{"itemIdentifier": each["messageId"]} for each in records]}
     assert handle.describe().status == "RUNNING"
-    assert aws.invoke("turns", {"Records": records}) == {"batchItemFailures": []}
+    # After a second, and not after the twenty for which the queue hides the message.
+    again = aws.received_within(aws.turns, seconds=5)
+    assert [each["messageId"] for each in again] == [each["messageId"] for each in records]
+    assert aws.invoke("turns", {"Records": again}) == {"batchItemFailures": []}
     assert handle.result(timeout_seconds=5) == 0
+
+
+def test_turns__aws_is_busy__are_delivered_again_after_a_back_off(aws: Workflows) -> None:
+    handle = fulfil.start({"id": "o-10"}, id="o-10")
+    (expiry,) = aws.run(lambda: [each for each in aws.schedules() if "o-10" in each["Target"]["Input"]])
+    # A timer of three days that comes at once needs another schedule.
+    aws.container.queues.send([replace(load_due(expiry["Target"]["Input"]), at_ms=AT_ONCE_MS)])
+    records = aws.received(aws.turns)
+    faults = Faults(aws.container.clients.client("scheduler"))
+    faults.inject("CreateSchedule", *[refused("ThrottlingException")] * TRIES)
+
+    with pytest.raises(TransientLambdaError):
+        aws.invoke("turns", {"Records": records})
+
+    again = aws.received_within(aws.turns, seconds=5)
+    assert [each["messageId"] for each in again] == [each["messageId"] for each in records]
+    assert aws.invoke("turns", {"Records": again}) == {"batchItemFailures": []}
+    assert handle.describe().awaits == ("approved",)

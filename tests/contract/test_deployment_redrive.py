@@ -13,7 +13,7 @@ from headgate.aws.function_settings import read_settings
 from headgate.aws.stream_records import stream_change
 from headgate.bootstrap.store import create_dynamodb_tables, open_store
 from headgate.clock import SystemClock
-from headgate.deployment.redrive import EventOutcome, Redrive
+from headgate.deployment.redrive import EventOutcome, RecordOutcome, Redrive
 from headgate.errors import NotFoundError
 from headgate.store.catalogue.tables import INBOXES
 from headgate.triggers.aws.clients import AwsClients
@@ -45,17 +45,23 @@ class Failed:
         self.function = make_function(
             functions, f"arn:aws:iam::{account}:role/any", "headgate-waker", f"{address}/waker"
         )
-        make_function(functions, f"arn:aws:iam::{account}:role/any", "headgate-event-sink", f"{address}/sink")
-        version = functions.publish_version(FunctionName="headgate-event-sink")["Version"]
-        functions.create_alias(FunctionName="headgate-event-sink", Name="live", FunctionVersion=version)
+        for name in ("event-sink", "lost-activities"):
+            made = f"headgate-{name}"
+            make_function(functions, f"arn:aws:iam::{account}:role/any", made, f"{address}/{name}")
+            version = functions.publish_version(FunctionName=made)["Version"]
+            functions.create_alias(FunctionName=made, Name="live", FunctionVersion=version)
         self.queue = self.clients.client("sqs").create_queue(QueueName="headgate-failed-stream")["QueueUrl"]
         self.given: list[dict[str, Any]] = []
         self.answer: Any = {"batchItemFailures": []}
+        # Messages that the function of lost invocations reports as failed.
+        self.refused: list[str] = []
 
     def call(self, function: str, event: Any) -> Any:
-        if function == "sink":
+        if function == "event-sink":
             return {"published": 2, "refused": 0, "missing": 1}
         self.given += event["Records"]
+        if function == "lost-activities":
+            return {"batchItemFailures": [{"itemIdentifier": each} for each in self.refused]}
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -153,6 +159,20 @@ def test_batch__whose_stream_is_gone__stays_until_it_is_to_be_discarded(failed: 
 def test_events__that_a_target_refused__are_left_to_the_sink(failed: Failed) -> None:
     assert Redrive(failed.clients, "headgate").events() == EventOutcome(published=2, refused=0, missing=1)
     assert Redrive(failed.clients, "without-events").events() is None
+
+
+def test_records__of_lost_invocations__are_counted_or_stay(failed: Failed) -> None:
+    assert Redrive(failed.clients, "headgate").invocations() is None
+    sqs = failed.clients.client("sqs")
+    failed.queue = sqs.create_queue(QueueName="headgate-failed-lost-activities")["QueueUrl"]
+    sent = [sqs.send_message(QueueUrl=failed.queue, MessageBody=body)["MessageId"] for body in ("a", "b")]
+    failed.refused = [sent[1]]
+
+    outcome = Redrive(failed.clients, "headgate").invocations()
+
+    assert outcome == RecordOutcome(counted=1, refused=1)
+    assert sorted(each["body"] for each in failed.given) == ["a", "b"]
+    assert failed.waiting() == 1
 
 
 def test_deployment__not_there__names_the_options(failed: Failed) -> None:

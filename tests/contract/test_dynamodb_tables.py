@@ -16,7 +16,15 @@ from headgate.clock import VirtualClock
 from headgate.errors import StoreBusyError
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.blobs.spill import Spill
-from headgate.store.catalogue.tables import ALL_TABLES, CONTROL, DATASET_REGISTRY, HEALTH_CHECK, SIGNAL_STATE, TURNS
+from headgate.store.catalogue.tables import (
+    ALL_TABLES,
+    CONTROL,
+    DATASET_REGISTRY,
+    HEALTH_CHECK,
+    INBOXES,
+    SIGNAL_STATE,
+    TURNS,
+)
 from headgate.store.dynamodb.client import client_config
 from headgate.store.dynamodb.store import DynamoStore
 from headgate.store.dynamodb.tables import create_request
@@ -194,6 +202,32 @@ def test_check_tables__index_stream_and_expiry_absent_or_wrong__are_named(rig: R
         "table test-observability-signal-state: items expire by 'expires'; they must expire by 'ttl'",
         "table test-observability-health-check: items expire by 'expires'; they must not expire",
     ]
+
+
+def with_projections(table: Table, *projections: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the indexes of a table with other projections."""
+    indexes = create_request(table, "any")["GlobalSecondaryIndexes"]
+    return [{**index, "Projection": each} for index, each in zip(indexes, projections, strict=True)]
+
+
+def test_check_tables__indexes_with_whole_items_of_an_earlier_build__are_no_difference(rig: Rig) -> None:
+    whole = with_projections(INBOXES, {"ProjectionType": "ALL"})
+    rig.create(INBOXES, GlobalSecondaryIndexes=whole)
+    rig.client.update_time_to_live(
+        TableName=f"test-{INBOXES.name}", TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"}
+    )
+
+    assert rig.store.check_tables((INBOXES,)) == []
+
+
+def test_check_tables__an_index_without_what_readers_need__is_named(rig: Rig) -> None:
+    few = with_projections(INBOXES, {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["name", "ttl"]})
+    rig.create(INBOXES, GlobalSecondaryIndexes=few)
+
+    assert rig.store.check_tables((INBOXES,))[0] == (
+        "table test-headgate-inboxes: index 'ready-index' projects INCLUDE name, ttl; "
+        "it must project INCLUDE input, name, timeout_seconds, ttl, workflow"
+    )
 
 
 def test_check_tables__index_of_the_operators_own__is_no_difference(rig: Rig) -> None:

@@ -21,12 +21,13 @@ from headgate.errors import (
     StoreBusyError,
     ThrottledError,
 )
+from headgate.fanout.core.attempts import AttemptFailure
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.doctor import FunctionFacts, QueueFacts, QueueScope, QueueSetup, check_setup, read_setup
-from headgate.fanout.model.rows import Chunk, Fanout, Policy
+from headgate.fanout.model.rows import Chunk, Fanout, Policy, chunk_key, counter_key, shard_of
 from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.remote.chunk_handler import ChunkHandler, chunk_handler
@@ -34,12 +35,13 @@ from headgate.fanout.remote.dead_letters import DeadLetters
 from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
 from headgate.fanout.remote.sqs import DeadLetter, SqsQueue, client_config, recorder
 from headgate.fanout.repair.control import FanoutControl
+from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY
-from headgate.store.model.requests import Write
+from headgate.store.model.requests import Update, Write
 from headgate.store.port import Store
 from tests.aws_faults import Faults, dropped, lost, narrowed, refused, unreached
-from tests.contract.conftest import NOW
+from tests.contract.conftest import NOW, Eventually
 from tests.ministack import REGION, fresh_account
 
 TABLES = (FANOUT, IDEMPOTENCY)
@@ -274,6 +276,22 @@ def test_queue__worker_is_killed__message_comes_again_after_the_visibility(rig: 
     assert (counts["done"], counts["lost"], counts["attempts"]) == (1, 1, 2)
 
 
+def test_queue__process_ends_within_a_chunk__message_comes_again_when_the_lease_is_over(rig: Rig) -> None:
+    rig.url = rig.make("prod-hidden", VisibilityTimeout="5400")
+    rig.split(1, timeout_seconds=20)
+    rig.faults.inject("ChangeMessageVisibility")
+
+    def killed(_: ActiveChunk) -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        rig.handler(killed, later=rig.queue.postpone)({"Records": rig.receive()})
+
+    (hidden,) = rig.faults.requests["ChangeMessageVisibility"]
+    # Its lease ends before, so that the next delivery is admitted.
+    assert 20 < hidden["VisibilityTimeout"] < 40
+
+
 def test_queue__chunk_fails_twice_then_succeeds__comes_again_when_its_policy_says(rig: Rig) -> None:
     rig.url = rig.make("prod-slow", VisibilityTimeout="3600")
     rig.split(1, backoff_seconds=0)
@@ -456,6 +474,56 @@ def _narrow_to(count: int, operation: str) -> Any:
         return {**answer, "Failed": left}
 
     return narrowed(narrow, complete)
+
+
+def test_send__one_of_many_is_sent_again__is_the_only_message(rig: Rig, eventually: Eventually) -> None:
+    rig.split(30)
+    claim = rig.tracker.start("run", "chunk-0000029", worker="w").claim
+    assert claim is not None
+    rig.tracker.fail(claim, AttemptFailure("E", "no", is_final=True))
+    assert rig.queries.fanout("run", consistent=True).sent_through == 30
+
+    redriver = Redriver(rig.store, rig.clock, rig.ids, send=rig.queue.send)
+    redriver.redrive("run", ChunkSelection(chunk_ids=("chunk-0000029",)))
+
+    def waiting() -> int:
+        # Where an index lags, the next pass of maintenance sends it.
+        rig.sender.maintain("run")
+        return rig.buckets().get("waiting", 0)
+
+    eventually(waiting, lambda count: count == 0)
+    assert rig.messages() == 31
+
+
+def test_send__row_that_the_index_lacks__is_sent_all_the_same(rig: Rig) -> None:
+    """As a process of an earlier build writes it."""
+    fanout = rig.split(5)
+    row = chunk_key("run", "chunk-0000002")
+    waiting = {"disposition": "WAITING", "status": "PENDING"}
+    rig.store.update(FANOUT, row, set=waiting, remove=("queue_pk", "queue_sk"))
+    counter = counter_key("run", shard_of(2, 4))
+    rig.store.transact([Update(FANOUT, counter, add={"queued": -1, "waiting": 1})], token="t")
+
+    rig.queue.send(fanout)
+
+    assert (rig.messages(), rig.buckets().get("waiting", 0)) == (6, 0)
+
+
+def test_send__queue_refused_all__the_next_call_sends_them_and_stores_how_far(rig: Rig) -> None:
+    is_full = True
+
+    def full(request: AWSPreparedRequest) -> AWSResponse | None:
+        answer: AWSResponse | None = _narrow_to(0, "SendMessageBatch")(request) if is_full else None
+        return answer
+
+    rig.faults.inject("SendMessageBatch", *[full] * 500)
+    fanout = rig.split(30)
+    assert (rig.buckets()["waiting"], rig.queries.fanout("run", consistent=True).sent_through) == (30, 0)
+
+    is_full = False
+    rig.queue.send(fanout)
+
+    assert (rig.messages(), rig.queries.fanout("run", consistent=True).sent_through) == (30, 30)
 
 
 def test_send__some_are_not_accepted__those_are_sent_again(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""Secondary indexes: sparse, whole, in order, and only ever a hint."""
+"""Secondary indexes: sparse, whole or with few attributes, in order, and only ever a hint."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import InvalidItemError
-from headgate.store.catalogue.tables import CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, EXECUTIONS, FANOUT
+from headgate.store.catalogue.tables import (
+    ACTIVITIES,
+    CONTROL,
+    DATASET_REGISTRY,
+    EVIDENCE_CACHE,
+    EXECUTIONS,
+    FANOUT,
+    INBOXES,
+)
 from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Update
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 from tests.contract.conftest import Eventually, contents, items_of, pages_of
 
-TABLES = (CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, EXECUTIONS, FANOUT)
+TABLES = (ACTIVITIES, CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, EXECUTIONS, FANOUT, INBOXES)
 ATTENTION = Query(table=FANOUT, index="attention-index", partition="run#FAILED", limit=1000)
 DUE = Query(table=CONTROL, index="due-index", partition="work", limit=1000)
 URN = "urn:dp:orders:order_created:v1"
@@ -64,6 +72,32 @@ def test_index__item__comes_whole(store: Store, eventually: Eventually) -> None:
     store.put(EVIDENCE_CACHE, item)
 
     _await(store, eventually, EVIDENCE, [item])
+
+
+def test_index__of_keys_only__answers_with_all_keys_and_the_ttl(store: Store, eventually: Eventually) -> None:
+    keys = {"activity_id": "a#1#000001", "execution_id": "a", "seq": 1, "ttl": 4_000_000_000}
+    store.put(ACTIVITIES, {**keys, "input": "x" * 5_000, "token": "t", "queue_pk": "Q#default", "available_at_ms": 7})
+
+    _await(store, eventually, Query(table=ACTIVITIES, index="execution-index", partition="a"), [keys])
+
+
+def test_index__with_some_attributes__answers_with_those_that_an_item_has(store: Store, eventually: Eventually) -> None:
+    row = {"execution_id": "e", "ready_pk": "WORK", "at_ms": 1}
+    query = {"message_id": "Q#1", "workflow": "pay", "name": "progress", "input": "null", "timeout_seconds": 5}
+    store.put(INBOXES, {**row, "message_id": "M#1", "body": "x" * 5_000, "run": 3})
+    store.put(INBOXES, {**row, **query, "at_ms": 2})
+
+    found = [{**row, "message_id": "M#1"}, {**row, **query, "at_ms": 2}]
+    _await(store, eventually, Query(table=INBOXES, index="ready-index", partition="WORK"), found)
+
+
+def test_index__of_keys_only__is_counted_and_paged(store: Store, eventually: Eventually) -> None:
+    rows = [{"activity_id": f"a#{number}", "execution_id": "a", "seq": number} for number in range(5)]
+    store.batch_write([Put(ACTIVITIES, {**row, "input": "x"}) for row in rows])
+    query = Query(table=ACTIVITIES, index="execution-index", partition="a", limit=2)
+
+    _await(store, eventually, query, rows)
+    assert store.count(query, most=100) == {"": 5}
 
 
 def test_index__attributes_given_by_an_update__brings_the_item_in(store: Store, eventually: Eventually) -> None:

@@ -57,7 +57,7 @@ AWS_METRICS: Final = {
     "AWS/ApiGateway": {"5xx"},
     "AWS/DynamoDB": {"ConsumedWriteCapacityUnits", "ReadThrottleEvents", "WriteThrottleEvents"},
     "AWS/Events": {"FailedInvocations"},
-    "AWS/Lambda": {"Errors", "IteratorAge", "Throttles"},
+    "AWS/Lambda": {"DestinationDeliveryFailures", "Errors", "IteratorAge", "Throttles"},
     "AWS/SQS": {"ApproximateAgeOfOldestMessage", "ApproximateNumberOfMessagesVisible"},
     "AWS/Scheduler": {"InvocationDroppedCount", "InvocationsFailedToBeSentToDeadLetterCount"},
     "AWS/States": {"ExecutionThrottled", "ExecutionsAborted", "ExecutionsFailed", "ExecutionsTimedOut"},
@@ -201,6 +201,31 @@ def test_bus__of_an_app__has_a_rule_for_each_subscription_that_skips_what_the_de
     assert pattern["detail-type"] == ["order.paid"]
     # What goes out has this source, and what comes in another: no event goes round.
     assert pattern["source"] == [{"anything-but": forwarded["source"]}]
+
+
+def test_bus__of_named_senders__admits_events_of_each_and_of_no_other_account(full: Plan) -> None:
+    admitted = list(full.of("aws_cloudwatch_event_permission").values())
+
+    assert [each["principal"] for each in admitted] == EVERYTHING["event_bus_senders"]
+    assert {each["action"] for each in admitted} == {"events:PutEvents"}
+    assert all(each["condition"] == [] for each in admitted)
+
+
+# Activities.
+
+
+def test_activities__invoked_asynchronously__are_functions_whose_failures_are_counted(full: Plan) -> None:
+    planned = full.of("aws_lambda_function_event_invoke_config")['activity["weigh"]']
+    function = full.of("aws_lambda_function")['function["activity-weigh"]']
+    mapping = full.of("aws_lambda_event_source_mapping")['wakes["lost-activities"]']
+    alarms = full.of("aws_cloudwatch_metric_alarm")
+
+    assert (planned["maximum_retry_attempts"], planned["maximum_event_age_in_seconds"]) == (1, 5400)
+    assert (planned["qualifier"], function["handler"]) == ("live", "headgate.aws.activities.invoked")
+    assert function["dead_letter_config"] == []
+    assert mapping["function_response_types"] == ["ReportBatchItemFailures"]
+    assert alarms['dead_letters["lost-activities"]']["dimensions"] == {"QueueName": "headgate-failed-lost-activities"}
+    assert alarms['destination["weigh"]']["dimensions"] == {"FunctionName": "headgate-activity-weigh"}
 
 
 # Tables.

@@ -120,3 +120,17 @@ def test_readme__opens_with_the_two_commands() -> None:
     assert re.search(r"^demo:", makefile, re.MULTILINE)
     assert re.search(r"^test:", makefile, re.MULTILINE)
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make test")
+
+
+def test_changelog__of_the_version__is_dated_grouped_by_what_users_do_and_ends_with_the_upgrade() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    (first, *_) = re.findall(r"^## (\S+) - (\d{4}-\d\d-\d\d)$", text, re.MULTILINE)
+    groups = re.findall(r"^### (.+)", text.split("\n## ")[1], re.MULTILINE)
+
+    assert version is not None
+    assert first[0] == version[1]
+    assert groups[:2] == ["Pipelines", "Dataset health"]
+    assert groups[-1].startswith("Upgrade from ")
+    # A section of a release is read, not searched: details are on the pages that it names.
+    assert len(text.split("\n## ")[1].splitlines()) < 130

@@ -28,7 +28,7 @@ PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
 # Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
 LOOKS = re.compile(
     r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|headgate asl show-execution\b|curl -s \S+/orders/"
-    r"|headgate (run|check|incident) (ls|log)\b|headgate period why\b|headgate pipeline (events|evaluate)\b"
+    r"|headgate (run|check|incident|period) ls\b|headgate period why\b|headgate pipeline (events|evaluate)\b"
     r"|headgate lineage downstream\b"
 )
 # What the shell says of a process that was killed, sooner or later.

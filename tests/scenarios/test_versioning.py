@@ -237,7 +237,7 @@ def test_patches__open_executions__are_counted_with_and_without_the_mark(shop: S
     shop.deploy(deprecated(shop))
     last = env.start(shop.app.workflows["order"])
     env.run()
-    (only,) = open_patches(env.service.store)
+    (only,) = open_patches(env.service.store, 0)
     assert (only.workflow, only.patch) == ("order", "new-first")
     assert (only.with_mark, only.with_deprecated_mark, only.without_mark) == (1, 1, 1)
     assert only.oldest_with_mark == fresh.id

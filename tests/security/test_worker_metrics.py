@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,9 @@ import httpx
 import pytest
 
 from headgate.errors import SettingsError
-from headgate.settings import Settings
+from headgate.serve.worker_metrics import MetricsEndpoint
+from headgate.settings import Address, Settings
+from headgate.telemetry import Metrics
 from tests.acceptance.program import PROGRAM, Server, run, until
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -100,3 +103,10 @@ def test_metrics__on_another_address_than_loopback__need_encryption_hosts_and_a_
 ) -> None:
     with pytest.raises(SettingsError, match=re.escape(remedy)):
         Settings.load({}, None, {"worker.metrics": "0.0.0.0:9400", **flags})
+
+
+def test_metrics__address_in_use__names_the_setting_and_its_flag() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = Address("127.0.0.1", other.getsockname()[1])
+        with pytest.raises(SettingsError, match=r"worker\.metrics = .*cannot listen: .* with --metrics HOST:PORT"):
+            MetricsEndpoint(Settings(), address, Metrics(version="1"))

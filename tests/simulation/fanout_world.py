@@ -20,7 +20,7 @@ from headgate.errors import (
     TransientError,
     UserError,
 )
-from headgate.fanout.core import maintenance, splitter
+from headgate.fanout.core import completed_index, maintenance, splitter
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, item_indexes
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.splitter import Order, Splitter
@@ -651,3 +651,4 @@ def shrink_limits(patch: Callable[[object, str, object], None]) -> None:
     """Make small fan-outs take several transactions, as large ones do."""
     patch(splitter, "PIECES_MAX", 7)
     patch(maintenance, "BATCH", 6)
+    patch(completed_index, "PRECEDING_MAX", 1)

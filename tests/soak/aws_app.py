@@ -81,6 +81,12 @@ def measure(items: list[int]) -> int:
     return len(items)
 
 
+def weigh(items: list[int]) -> int:
+    """Take seconds for a chunk."""
+    time.sleep(2)
+    return len(items)
+
+
 def job(event: dict[str, Any], context: object) -> dict[str, Any]:
     """Be the job of a pipeline, as a function of its own."""
     return {"rows": 7}

@@ -58,7 +58,7 @@ def interpreter(version: str) -> Path | None:
 
 def _core(folder: Path, python: Path, version: str, wheel: Path, constraints: Path) -> list[Figure]:
     _environment(folder, python)
-    _call(folder / "bin" / "pip", "install", "-q", "--no-compile", "-c", constraints, wheel)
+    _install(folder, "-c", constraints, wheel)
     packages, megabytes = _size(folder)
     printed = _call(folder / "bin" / "headgate", "--version").strip()
     story = _call(folder / "bin" / "headgate", "demo", "--once", "--http", "127.0.0.1:0", cwd=folder)
@@ -71,7 +71,7 @@ def _core(folder: Path, python: Path, version: str, wheel: Path, constraints: Pa
 
 def _all(folder: Path, python: Path, version: str, wheel: Path, constraints: Path) -> Figure:
     _environment(folder, python)
-    _call(folder / "bin" / "pip", "install", "-q", "--no-compile", "-c", constraints, f"{wheel}[all]")
+    _install(folder, "-c", constraints, f"{wheel}[all]")
     packages, megabytes = _size(folder)
     command = [str(folder / "bin" / "headgate"), "up", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
@@ -84,9 +84,8 @@ def _all(folder: Path, python: Path, version: str, wheel: Path, constraints: Pat
 
 def _tests(folder: Path, python: Path, version: str, constraints: Path) -> Figure:
     _environment(folder, python)
-    pip = folder / "bin" / "pip"
-    _call(pip, "install", "-q", "--no-compile", "-r", constraints)
-    _call(pip, "install", "-q", "--no-build-isolation", "--no-deps", "-e", ROOT)
+    _install(folder, "-r", constraints)
+    _install(folder, "--no-build-isolation", "--no-deps", "-e", ROOT)
     program = folder / "bin" / "python"
     arguments = ["-m", "pytest", "-q", "-n", "2", "tests/unit", "tests/acceptance/test_cli.py"]
     done = subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -108,6 +107,15 @@ def _pipx(folder: Path, wheel: Path, constraints: Path) -> Figure:
 
 def _environment(folder: Path, python: Path) -> None:
     _call(python, "-m", "venv", folder)
+
+
+def _install(folder: Path, *arguments: str | Path) -> None:
+    """Install into an environment: in a tenth of the time of pip, or with pip where uv cannot, as the Makefile does."""
+    try:
+        uv = Path(sys.executable).parent / "uv"
+        _call(uv, "pip", "install", "-q", "--python", folder / "bin" / "python", *arguments)
+    except RuntimeError:
+        _call(folder / "bin" / "pip", "install", "-q", "--no-compile", *arguments)
 
 
 def _size(folder: Path) -> tuple[int, int]:

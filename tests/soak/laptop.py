@@ -54,5 +54,3 @@ def _prepare(deployment: Deployment, project: Path, line: str) -> None:
     package = project / "build" / "headgate.zip"
     if line.startswith("headgate aws package") and package.exists():
         deployment.make_runnable(package)
-    if line.startswith("headgate aws deploy"):
-        deployment.forgive()

@@ -243,6 +243,8 @@ def test_load__wrong_type_in_file__names_key_and_line(text: str, key: str) -> No
 
 def test_load__wrong_flag__names_the_flag() -> None:
     assert _refusal(flags={"http": "nowhere"}).startswith("http (flag --http): 'nowhere' is not allowed")
+    assert _refusal(flags={"worker.threads_max": 0}).startswith("worker.threads_max (flag --threads): 0 is not")
+    assert _refusal(flags={"worker.metrics": "x"}).startswith("worker.metrics (flag --metrics): 'x' is not allowed")
 
 
 def test_load__bad_redis_url__does_not_repeat_the_secret() -> None:

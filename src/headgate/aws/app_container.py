@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -22,11 +22,13 @@ from headgate.bootstrap.store import (
 from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import Clock, SystemClock
 from headgate.durable.engine.function_apps import FunctionApps
+from headgate.durable.serverless.activity_functions import ActivityFunctions
 from headgate.durable.serverless.activity_handler import InvokedActivities
+from headgate.durable.serverless.lost_invocations import LostInvocations
 from headgate.durable.serverless.sqs import QueueUrls, WakeQueues
 from headgate.durable.serverless.turn_handler import InvokedTurns
 from headgate.durable.serverless.wake_sweep import WakeSweep
-from headgate.durable.serverless.wakeups import Due, WorkerWake, load_due, wake_for
+from headgate.durable.serverless.wakeups import ActivityWake, Due, WorkerWake, load_due, wake_for
 from headgate.embedded_metrics import store_source
 from headgate.pipelines.lifecycle.eventbridge_timers import OneShotSchedules
 from headgate.store.catalogue.tables import ALL_TABLES
@@ -47,8 +49,11 @@ class AppContainer:
         queues: WakeQueues,
         clients: AwsClients,
         metrics: FunctionMetrics,
+        activity_functions: Mapping[str, str],
     ) -> None:
+        """`activity_functions` are ARNs by activity."""
         self.metrics = metrics
+        self._activity_functions = activity_functions
         self.opened = opened
         self.service = service
         self.queues = queues
@@ -68,6 +73,16 @@ class AppContainer:
         return InvokedActivities(self.service, self.queues.task_queues)
 
     @cached_property
+    def invoker(self) -> ActivityFunctions:
+        """Invokes activities that have functions of their own."""
+        return ActivityFunctions(self.clients.client("lambda"), self._activity_functions)
+
+    @cached_property
+    def lost_invocations(self) -> LostInvocations:
+        """Counts attempts whose invocation Lambda gave up on."""
+        return LostInvocations(self.service)
+
+    @cached_property
     def sweeper(self) -> WakeSweep:
         """Finds work whose wakeup was lost."""
         service = self.service
@@ -82,7 +97,23 @@ class AppContainer:
         """
         is_queue = records[0]["eventSource"] == QUEUE
         dues = [self._from_queue(record) if is_queue else self._from_stream(record) for record in records]
-        return self.queues.send(due for due in dues if due is not None)
+        return self._dispatch(due for due in dues if due is not None)
+
+    def _dispatch(self, dues: Iterable[Due]) -> int:
+        """Invoke the functions of activities that are due, and send the rest. Returns the number of both."""
+        now_ms = int(1000 * self.service.clock.seconds())
+        invoked, rest = 0, list[Due]()
+        for due in dues:
+            wake = due.wake
+            if (
+                isinstance(wake, ActivityWake)
+                and wake.name in self._activity_functions
+                and not due.seconds_left(now_ms)
+            ):
+                invoked += self.invoker.invoke(wake)
+            else:
+                rest.append(due)
+        return invoked + self.queues.send(rest)
 
     def check(self) -> int:
         """Read the tables and change nothing. Returns the number of workflows of the app, which is loaded."""
@@ -154,6 +185,7 @@ def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer
         group=functions.scheduler_group_name,
         dead_letters_arn=functions.schedule_failures_arn,
     )
-    wake_queues = WakeQueues(clients.client("sqs"), schedules, urls, clock)
+    activity_functions = functions.activity_functions()
+    wake_queues = WakeQueues(clients.client("sqs"), schedules, urls, clock, activity_functions)
     metrics = FunctionMetrics(environ, clock, [store_source(opened.store.stats)] if functions.custom_metrics else [])
-    return AppContainer(opened, service, wake_queues, clients, metrics)
+    return AppContainer(opened, service, wake_queues, clients, metrics, activity_functions)

@@ -60,7 +60,9 @@ class FanoutContainer:
         """Runs chunks."""
         access = LocalAccess(packages=self._packages, files=_NO_FILES)
         queue = open_queue(self.opened, self._clock)
-        return InvokedChunks(ChunkWorker(self.service.fanouts.tracker), access, later=queue.postpone)
+        worker = ChunkWorker(self.service.fanouts.tracker)
+        url = self.opened.settings.fanout.queue_url
+        return InvokedChunks(worker, access, later=queue.postpone, queue_url=url)
 
     def split(self, bucket: str, key: str, sequencer: str) -> Fanout:
         """Split the fan-out of a manifest. An event that is delivered twice splits once.

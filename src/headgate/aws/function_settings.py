@@ -62,15 +62,16 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     schedule_failures_arn: str = ""
     # Any text: write the metrics of the state store to the log, from which CloudWatch takes them.
     custom_metrics: str = ""
+    # A JSON object of function ARNs by activity: those that are invoked asynchronously.
+    activity_function_arns: str = "{}"
 
     def activity_queues(self) -> dict[str, str]:
         """Return the queue URLs by task queue. Raises `SettingsError`."""
-        try:
-            return typed_decode.from_json(self.activity_queue_urls, dict[str, str])
-        except msgspec.DecodeError as exc:
-            raise SettingsError(
-                f'ACTIVITY_QUEUE_URLS: {exc}; write a JSON object of URLs by task queue, such as {{"default": "https://…"}}'
-            ) from exc
+        return _texts("ACTIVITY_QUEUE_URLS", self.activity_queue_urls, "URLs by task queue")
+
+    def activity_functions(self) -> dict[str, str]:
+        """Return the ARNs of functions by activity. Raises `SettingsError`."""
+        return _texts("ACTIVITY_FUNCTION_ARNS", self.activity_function_arns, "ARNs by activity")
 
 
 class FanoutFunctionSettings(Struct, frozen=True, kw_only=True):
@@ -129,6 +130,15 @@ def read_api_settings(environ: Mapping[str, str]) -> ApiSettings:
 def read_event_settings(environ: Mapping[str, str]) -> EventSettings:
     """Read the settings from the environment. Raises `SettingsError` with all missing variables."""
     return _read(EventSettings, environ)
+
+
+def _texts(variable: str, value: str, what: str) -> dict[str, str]:
+    try:
+        return typed_decode.from_json(value, dict[str, str])
+    except msgspec.DecodeError as exc:
+        raise SettingsError(
+            f"{variable}: {exc}; write a JSON object of {what}, as deploy/terraform/workflows.tf sets it"
+        ) from exc
 
 
 def _read(kind: type[S], environ: Mapping[str, str]) -> S:

@@ -1,7 +1,7 @@
 """Lambda invocation: remaining time, logging and error names, shared by all handlers.
 
-Lambda reports the class name of an exception as its error type. Every state of the lifecycle retries AWS's own names
-for transient Lambda errors; states that wait for a token retry no other name.
+Lambda reports the class name of an exception as its error type. Transient errors have AWS's own names for transient
+Lambda errors, which state machines retry by default.
 """
 
 from __future__ import annotations

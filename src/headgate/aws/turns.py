@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from headgate.aws.app_container import AppContainer, app_container
 from headgate.aws.invocation import Context, Event, handle, is_out_of_time
+from headgate.durable.serverless.sqs import ReceivedTurn
 from headgate.durable.serverless.wakeups import TurnWake, load_due
+from headgate.errors import HeadgateError
 
 
 def turns(event: Event, context: Context) -> Event:
@@ -20,11 +22,23 @@ def _run_turns(event: Event, context: Context) -> list[str]:
 
 
 def _advance(container: AppContainer, event: Event, context: Context) -> list[str]:
-    wakes: dict[str, TurnWake] = {}
-    for record in event["Records"]:
-        wake = load_due(record["body"]).wake
-        assert isinstance(wake, TurnWake), "this queue only has turn wakeups"
-        wakes[record["messageId"]] = wake
-    early, unfinished = container.turns(list(wakes.values()), lambda: is_out_of_time(context))
-    container.queues.send(early)
-    return [message_id for message_id, wake in wakes.items() if wake.execution_id in unfinished]
+    records, wakes = event["Records"], [_turn(record) for record in event["Records"]]
+    try:
+        early, unfinished = container.turns(wakes, lambda: is_out_of_time(context))
+        container.queues.send(early)
+    except HeadgateError:
+        container.queues.retry_soon([_received(record) for record in records])
+        raise
+    failed = [record for record, wake in zip(records, wakes, strict=True) if wake.execution_id in unfinished]
+    container.queues.retry_soon([_received(record) for record in failed])
+    return [record["messageId"] for record in failed]
+
+
+def _turn(record: Event) -> TurnWake:
+    wake = load_due(record["body"]).wake
+    assert isinstance(wake, TurnWake), "this queue only has turn wakeups"
+    return wake
+
+
+def _received(record: Event) -> ReceivedTurn:
+    return ReceivedTurn(receipt=record["receiptHandle"], receives=int(record["attributes"]["ApproximateReceiveCount"]))

@@ -12,6 +12,7 @@ from headgate.checks.catalog import CheckCatalog
 from headgate.checks.config_checks import derived_checks
 from headgate.checks.history import NoHistory, StoredHistory
 from headgate.checks.metrics import CheckMetrics
+from headgate.checks.owed import OwedChecks
 from headgate.checks.poller import CheckPoller
 from headgate.checks.promised import PromisedChecks
 from headgate.checks.recorder import CheckRecorder
@@ -24,7 +25,9 @@ from headgate.durable.sdk.app import App
 from headgate.health.service import HealthService
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.probes.runner import ProbeRunner
+from headgate.pipelines.runs.dataset_writes import DatasetWrites
 from headgate.pipelines.service import PipelineService
+from headgate.store.port import Store
 
 # Requests after runs are retried for about twelve hours.
 _RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
@@ -42,7 +45,24 @@ class OpenChecks(Struct, frozen=True, kw_only=True):
     service: CheckService
 
 
+class CheckBasis(Struct, frozen=True, kw_only=True):
+    """The known checks and their states: what the gate of pipelines asks for owed checks."""
+
+    catalog: CheckCatalog
+    states: CheckStates
+    owed: OwedChecks
+
+
+def open_check_basis(health: HealthService, store: Store, clock: Clock) -> CheckBasis:
+    """Return the checks of a project before its pipelines are open. `store` has the rows of pipelines."""
+    catalog = CheckCatalog(lambda file: derived_checks(file, health.registry.find(file.dataset)))
+    states = CheckStates(health.store, clock)
+    owed = OwedChecks(catalog, states, DatasetWrites(store, clock), health.registered, clock)
+    return CheckBasis(catalog=catalog, states=states, owed=owed)
+
+
 def open_checks(
+    basis: CheckBasis,
     app: App,
     pipelines: PipelineService,
     health: HealthService,
@@ -54,11 +74,10 @@ def open_checks(
     registry: CollectorRegistry | None = None,
 ) -> OpenChecks:
     """Return the checks, and subscribe them to completed runs. `name` is this process in claims."""
-    catalog = CheckCatalog(lambda file: derived_checks(file, health.registry.find(file.dataset)))
+    catalog, states = basis.catalog, basis.states
     promised = PromisedChecks(
         health.registry.export, lambda: {health.registered(each.file.dataset) for each in catalog.files()}
     )
-    states = CheckStates(health.store, clock)
     history = StoredHistory(health, pipelines)
     runner = CheckRunner(clock, probes, history, calendars.all)
     recorder = CheckRecorder(health)
@@ -80,6 +99,8 @@ def open_checks(
             promised,
             CheckMetrics(registry if registry is not None else CollectorRegistry()),
             name=name,
+            covered=basis.owed.covered,
+            on_measured=after_runs.wake_readers,
             is_writer=lambda: health.is_writer,
         ),
     )

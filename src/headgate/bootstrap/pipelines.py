@@ -11,7 +11,7 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from headgate.bootstrap.alerts import SERVERS, AlertDuty, open_alerts, subscribe_incidents
-from headgate.bootstrap.checks import OpenChecks, open_checks
+from headgate.bootstrap.checks import OpenChecks, open_check_basis, open_checks
 from headgate.bootstrap.store import AppService, OpenedStore, all_items, allowed_files
 from headgate.bootstrap.watchdog import build_sla_monitor, build_watchdog
 from headgate.clock import Clock
@@ -147,7 +147,11 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
     settings, store = opened.settings, opened.store
     calendars = CalendarStore(store, clock)
     triggers = _open_triggers(settings, service, clock, environ)
-    gate = None if health is None else DatasetGate(health.gatekeeper)
+    basis = None if health is None else open_check_basis(health, store, clock)
+    gate = None
+    if health is not None and basis is not None:
+        # With a lifecycle on Step Functions nothing runs checks, and so none is owed.
+        gate = DatasetGate(health.gatekeeper, basis.owed) if engine is None else DatasetGate(health.gatekeeper)
     pipelines = PipelineService(
         store,
         clock,
@@ -180,8 +184,9 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
     if health is not None:
         subscribe_incidents(service.app, alerting, health, clock)
     checks = None
-    if health is not None:
+    if health is not None and basis is not None:
         checks = open_checks(
+            basis,
             service.app,
             pipelines,
             health,

@@ -91,6 +91,14 @@ class CheckCatalog:
         with self._lock:
             return [self._checks[key] for key in sorted(self._checks)]
 
+    def after_runs_of(self, dataset: str) -> list[KnownCheck]:
+        """Return the checks of a dataset, as its check file names it, that run after each completed run."""
+        with self._lock:
+            file = self._files.get(dataset)
+            if file is None or not file.file.after_runs:
+                return []
+            return [each for key, each in sorted(self._checks.items()) if key.dataset == dataset]
+
     def find(self, key: CheckKey) -> KnownCheck | None:
         """Return a check, or None."""
         with self._lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
@@ -22,7 +22,7 @@ from headgate.checks.model import Outcome
 from headgate.checks.promised import PromisedChecks
 from headgate.checks.recorder import CheckRecorder
 from headgate.checks.runner import CheckRunner
-from headgate.checks.state import NEVER_MS, CheckKey, CheckState, CheckStates
+from headgate.checks.state import NEVER_MS, CheckKey, CheckPlan, CheckState, CheckStates
 from headgate.clock import Clock, epoch_ms
 from headgate.errors import HeadgateError
 from headgate.outage_log import OutageLog
@@ -46,7 +46,7 @@ Submit = Callable[[Callable[[], None]], object]
 class CheckPoller:
     """Runs checks that are due. `tick` belongs to one thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every part of a check's run is joined here
         self,
         clock: Clock,
         catalog: CheckCatalog,
@@ -57,9 +57,15 @@ class CheckPoller:
         metrics: CheckMetrics,
         *,
         name: str,
+        covered: Callable[[str], Mapping[str, str]],
+        on_measured: Callable[[str], None],
         is_writer: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`name` is this process in claims. While `is_writer` is false, another region runs the checks."""
+        """`name` is this process in claims. While `is_writer` is false, another region runs the checks.
+
+        `covered` returns the last completed run of each writer of a dataset. `on_measured` is called with the dataset
+        after a check has a result for a run that it had not measured.
+        """
         self._clock = clock
         self._catalog = catalog
         self._runner = runner
@@ -68,6 +74,8 @@ class CheckPoller:
         self._promised = promised
         self._metrics = metrics
         self._name = name
+        self._covered = covered
+        self._on_measured = on_measured
         self._is_writer = is_writer
         self._generation = -1
         self._planned: frozenset[CheckKey] = frozenset()
@@ -116,7 +124,16 @@ class CheckPoller:
         ]
         now_ms, span_seconds = epoch_ms(self._clock), max(_FIRST_SECONDS, _FIRST_SECONDS_EACH * len(new))
         self._states.plan(
-            [(each.key, state, each.digest, _first_at_ms(each, now_ms, span_seconds)) for each, state in new]
+            [
+                CheckPlan(
+                    key=each.key,
+                    state=state,
+                    definition=each.digest,
+                    due_at_ms=_first_at_ms(each, now_ms, span_seconds),
+                    covered=self._covered(each.file.dataset) if state is None and each.file.after_runs else {},
+                )
+                for each, state in new
+            ]
         )
 
     def _find(self, key: CheckKey) -> KnownCheck | None:
@@ -143,8 +160,10 @@ class CheckPoller:
         """Run a claimed check, record its outcome, and end the claim."""
         try:
             urn = self._recorder.registered(known.file.dataset)
+            # Read first: a run that completes during the measurement is not covered by it.
+            covered = dict(self._covered(urn)) if known.file.after_runs else {}
             if not self._runner.is_judged(known, urn):
-                self._states.finish(claimed, claimed, next_run_ms(known, epoch_ms(self._clock)))
+                self._finish(known, claimed, replace(claimed, measured=covered), urn)
                 return
             outcome = self._runner.run(known, urn)
             if not self._states.is_claimed(claimed):
@@ -152,12 +171,20 @@ class CheckPoller:
                 return
             self._recorder.record(known, urn, outcome, cause=claimed.cause)
             self._metrics.observe(known.check.kind, outcome)
-            next_at_ms = next_run_ms(known, epoch_ms(self._clock))
-            if not self._states.finish(claimed, _with_outcome(claimed, outcome), next_at_ms):
-                _log.warning("check finished after its lease had ended", check=str(known.key))
+            self._finish(known, claimed, replace(_with_outcome(claimed, outcome), measured=covered), urn)
         except HeadgateError as exc:
             # The lease ends, and the check runs again.
             _log.error("check result not stored", check=str(known.key), error=exc.message)
+
+    def _finish(self, known: KnownCheck, claimed: CheckState, result: CheckState, urn: str) -> None:
+        if not self._states.finish(claimed, result, next_run_ms(known, epoch_ms(self._clock))):
+            _log.warning("check finished after its lease had ended", check=str(known.key))
+        elif result.measured != claimed.measured:
+            try:
+                self._on_measured(urn)
+            except HeadgateError as exc:
+                # They evaluate at their interval.
+                _log.warning("waiting pipelines not woken", check=str(known.key), error=exc.message)
 
 
 class CheckThread:

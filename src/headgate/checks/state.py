@@ -7,7 +7,7 @@ moves its due time to now, also while it is running.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 # A state that is not renewed for this long belongs to a check that was removed.
-RETENTION_SECONDS: Final = 30 * 86_400
+RETENTION_SECONDS: Final = 400 * 86_400
 # A claim outlives the time-out of the check by this much.
 GRACE_SECONDS: Final = 30.0
 # The due time of a check that runs on request only: it is not in the index.
@@ -66,6 +66,8 @@ class CheckState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_at_ms: int = 0
     last_value: float | None = None
     duration_ms: int = 0
+    # By pipeline that writes the dataset: its last run that had completed when the last measurement began.
+    measured: dict[str, str] = {}
 
     @property
     def key(self) -> CheckKey:
@@ -75,6 +77,16 @@ class CheckState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def indexed_at_ms(self) -> int:
         """When the poller reads it next: when it is due, or when its lease ends."""
         return self.claimed_until_ms if self.claimed_by else self.due_at_ms
+
+
+class CheckPlan(Struct, frozen=True, kw_only=True):
+    """The due time of a new or changed check. `covered` are the runs that a new one is not owed for."""
+
+    key: CheckKey
+    state: CheckState | None
+    definition: str
+    due_at_ms: int
+    covered: Mapping[str, str] = {}
 
 
 class CheckStates:
@@ -104,14 +116,19 @@ class CheckStates:
         # An index answer is a hint: the claim decides.
         return [struct_of(item, CheckState) for item in page.items]
 
-    def plan(self, checks: Sequence[tuple[CheckKey, CheckState | None, str, int]]) -> None:
-        """Give new or changed checks, each with its state and its digest, their due times. A concurrent change wins."""
+    def plan(self, checks: Sequence[CheckPlan]) -> None:
+        """Give new or changed checks their due times. A concurrent change wins."""
         puts: list[list[Write]] = []
-        for key, state, definition, due_at_ms in checks:
-            before = CheckState(dataset=key.dataset, check_id=key.check_id, version=0, due_at_ms=NEVER_MS)
-            held = before if state is None else state
-            planned = replace(held, version=held.version + 1, due_at_ms=due_at_ms, definition=definition)
-            puts.append([self._write(planned, state)])
+        for each in checks:
+            held = each.state or CheckState(
+                dataset=each.key.dataset,
+                check_id=each.key.check_id,
+                version=0,
+                due_at_ms=NEVER_MS,
+                measured=dict(each.covered),
+            )
+            planned = replace(held, version=held.version + 1, due_at_ms=each.due_at_ms, definition=each.definition)
+            puts.append([self._write(planned, each.state)])
         for start in range(0, len(puts), _PLANNED_MAX):
             for error in self._store.transact_many(puts[start : start + _PLANNED_MAX]):
                 if error is not None and not isinstance(error, ConflictError):

@@ -15,9 +15,7 @@ import typer
 from headgate.cli.session import CA_VARIABLE, KEY_VARIABLE, SERVER_VARIABLE, Config, Home, session_of
 from headgate.errors import (
     HeadgateError,
-    InvalidIdError,
     InvalidPayloadError,
-    NotFoundError,
     PayloadTooLargeError,
     SettingsError,
     UserError,
@@ -80,14 +78,6 @@ class Api:
     def url(self) -> str:
         """The address of the server."""
         return self._url
-
-    def exists(self, path: str, name: str) -> bool:
-        """Whether the server has an entry of this name below a path. Raises errors that do not answer this."""
-        try:
-            self.get(path + at(name))
-        except (NotFoundError, InvalidIdError):
-            return False
-        return True
 
     def get(self, path: str, **query: Any) -> Any:  # noqa: ANN401 - JSON
         """Send a GET request. Query parameters that are None are left out."""

@@ -11,14 +11,22 @@ import typer
 from headgate.cli.session import echo_json
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
     from rich.progress import Progress, ProgressColumn, TaskID
 
 State = Mapping[str, Any]
 _STYLES: Final = {
     **dict.fromkeys(("SUCCEEDED", "COMPLETED", "COMPLETED_MONITORING"), "green"),
-    **dict.fromkeys(("FAILED", "CANCELLED"), "red"),
+    **dict.fromkeys(("FAILED", "CANCELLED", "PARTIAL"), "red"),
     **dict.fromkeys(("PENDING", "PAUSED", "WAITING"), "yellow"),
 }
+
+
+# Widths on a terminal: of the counts and the status, of a bar, and of what bar and text need to share a line.
+_COUNTS_WIDTH: Final = 36
+_BAR_WIDTH_MIN: Final = 8
+_BAR_WIDTH_MAX: Final = 40
+_ROOM_FOR_TEXT: Final = 120
 
 
 class Step(NamedTuple):
@@ -65,16 +73,40 @@ def open_screen(ids: Sequence[str], *, as_json: bool, is_counted: bool) -> Itera
         yield Lines()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
     name = TextColumn("{task.description}", markup=False)
-    status, text = TextColumn("{task.fields[status]}"), TextColumn("{task.fields[text]}", markup=False)
-    columns: list[ProgressColumn] = (
-        [name, BarColumn(), MofNCompleteColumn(), status, text]
-        if is_counted
-        else [SpinnerColumn(), name, TimeElapsedColumn(), status]
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield _Bars(progress, ids) if is_counted else _Spinner(progress, ids)
+    status = TextColumn("{task.fields[status]}")
+    if not is_counted:
+        with Progress(SpinnerColumn(), name, TimeElapsedColumn(), status, console=console, transient=True) as progress:
+            yield _Spinner(progress, ids)
+        return
+    # What is left beside the ids, counts and statuses is shared by bar and text.
+    room = console.width - max(map(len, ids)) - _COUNTS_WIDTH
+    bar = BarColumn(bar_width=max(_BAR_WIDTH_MIN, min(_BAR_WIDTH_MAX, room if room < _ROOM_FOR_TEXT else room // 2)))
+    columns: list[ProgressColumn] = [name, bar, MofNCompleteColumn(), status]
+    if room >= _ROOM_FOR_TEXT:
+        columns.append(TextColumn("{task.fields[text]}", markup=False, table_column=Column(overflow="fold")))
+        with Progress(*columns, console=console, transient=True) as progress:
+            yield _Bars(progress, ids)
+        return
+    with _two_lines(columns, console) as progress:
+        yield _Bars(progress, ids)
+
+
+def _two_lines(columns: Sequence[ProgressColumn], console: Console) -> Progress:
+    """Return a display that has the text of each task below its bar, for narrow terminals."""
+    from rich.progress import Progress
+    from rich.text import Text
+
+    class TwoLines(Progress):
+        def get_renderables(self) -> Iterator[RenderableType]:
+            for task in self.tasks:
+                yield self.make_tasks_table([task])
+                if task.fields["text"]:
+                    yield Text(f"  {task.fields['text']}", overflow="fold")
+
+    return TwoLines(*columns, console=console, transient=True)
 
 
 class JsonLines:

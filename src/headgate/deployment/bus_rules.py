@@ -6,11 +6,10 @@ which a subscription is removed has a rule less, so that the plan of its deploym
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from headgate.deployment.names import resource_name
 from headgate.durable.bus.subscriptions import ANY, Subscription
 from headgate.durable.model.names import is_built_in
 
@@ -18,8 +17,6 @@ from headgate.durable.model.names import is_built_in
 _NAME_MAX: Final = 30
 # A detail-type has no more characters.
 _TYPE_MAX: Final = 128
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
-_DIGEST: Final = 6
 
 Pattern = dict[str, Any]
 
@@ -30,7 +27,7 @@ def bus_rules(subscriptions: Iterable[Subscription]) -> dict[str, Pattern]:
     for each in subscriptions:
         types = [each_type for each_type in each.types if not is_built_in(each_type)]
         if types:
-            patterns[_name(each.name)] = _pattern(types, each.filter.data)
+            patterns[resource_name(each.name, _NAME_MAX)] = _pattern(types, each.filter.data)
     return dict(sorted(patterns.items()))
 
 
@@ -58,12 +55,3 @@ def _set(node: Pattern, steps: list[str], value: list[Any]) -> None:
         node = child
     if not isinstance(node.get(steps[-1]), dict):
         node[steps[-1]] = value
-
-
-def _name(subscription: str) -> str:
-    """Return a name of a rule: that of the subscription, with a digest if it had to be changed."""
-    name = _UNSAFE.sub("-", subscription)[:_NAME_MAX]
-    if name == subscription:
-        return name
-    digest = hashlib.blake2b(subscription.encode(), digest_size=_DIGEST // 2).hexdigest()
-    return f"{name[: _NAME_MAX - _DIGEST - 1]}-{digest}"

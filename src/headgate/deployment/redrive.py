@@ -2,6 +2,7 @@
 
 A batch of stream records that a function failed on leaves a message that names the records, and not their content. They
 are read again from the stream, which has them for a day. Events that a target refused are published again by the sink.
+Records of lost invocations are counted again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _VISIBILITY_SECONDS: Final = 900
 _EMPTY_PAGES_MAX: Final = 50
 _GONE: Final = frozenset({"TrimmedDataAccessException", "ResourceNotFoundException"})
 _SINK: Final = "event-sink"
+_LOST: Final = "lost-activities"
 
 
 class Batch(Struct, frozen=True, kw_only=True):
@@ -55,6 +57,13 @@ class EventOutcome(Struct, frozen=True, kw_only=True):
     published: int
     refused: int
     missing: int
+
+
+class RecordOutcome(Struct, frozen=True, kw_only=True):
+    """What became of records of lost invocations."""
+
+    counted: int
+    refused: int
 
 
 class Redrive:
@@ -102,6 +111,36 @@ class Redrive:
                 return None
             raise
         return EventOutcome(**answer)
+
+    def invocations(self) -> RecordOutcome | None:
+        """Have records of lost invocations counted again. None: no activity of the deployment is invoked so.
+
+        Raises `TriggerFailedError`, and `TransientError` if the function raised an error.
+        """
+        try:
+            url = self._queue_url(f"{self._name}-failed-{_LOST}")
+        except NotFoundError:
+            return None
+        sqs = self._clients.client("sqs")
+        counted = refused = 0
+        while True:
+            with aws_call(f"queue {url}"):
+                answer = sqs.receive_message(
+                    QueueUrl=url, MaxNumberOfMessages=_MESSAGES_MAX, VisibilityTimeout=_VISIBILITY_SECONDS
+                )
+            messages = answer.get("Messages", [])
+            if not messages:
+                return RecordOutcome(counted=counted, refused=refused)
+            records = [{"messageId": each["MessageId"], "body": each["Body"]} for each in messages]
+            with aws_call(f"function {self._name}-{_LOST}"):
+                answer = self._invoke(f"{self._name}-{_LOST}:live", {"Records": records})
+            failed = {each["itemIdentifier"] for each in answer["batchItemFailures"]}
+            refused += len(failed)
+            for message in messages:
+                if message["MessageId"] not in failed:
+                    counted += 1
+                    with aws_call(f"queue {url}"):
+                        sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
 
     def _run(self, batch: Batch) -> Outcome:
         done = 0

@@ -28,6 +28,7 @@ from headgate.errors import DefinitionError, NotFoundError, PayloadTooLargeError
 from headgate.fanout.handler_modules import ForeignModuleError, import_module, is_own_function, member
 from headgate.fanout.model.child_protocol import Done, Failed, Job
 from headgate.fanout.model.local_access import LocalAccess
+from headgate.fanout.model.peak_memory import PeakMemory
 from headgate.fanout.model.sources import Piece, read_items
 from headgate.fanout.model.traces import formatted_traceback
 from headgate.file_roots import FileRoots
@@ -35,6 +36,7 @@ from headgate.file_roots import FileRoots
 Handler = Callable[[Any], Any]
 _NAME: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 OUTPUT_BYTES_MAX: Final = 256 * 1024
+_peak: Final = PeakMemory()
 PROGRESS_SECONDS: Final = 0.5
 
 
@@ -164,6 +166,7 @@ def perform(
     Input files must be below `files`; None: anywhere. Once `should_stop` holds, no further item is started with `each`:
     those that are left are deferred, and redriven ones stay failed.
     """
+    _peak.begin()
     started = perf_counter()
     work: Work | None = None
     try:
@@ -172,7 +175,7 @@ def perform(
         done = Done(
             key=job.key,
             duration_ms=_since_ms(started),
-            memory_mb=_memory_mb(),
+            memory_mb=_memory_mb(started),
             output=output,
             output_key=work.output_key,
             item_errors={place: _text(text) for place, text in work.item_errors.items()},
@@ -295,7 +298,7 @@ def _failed(
         is_final=is_final,
         item_errors=errors,
         traceback=formatted_traceback(error),
-        memory_mb=_memory_mb(),
+        memory_mb=_memory_mb(started),
     )
 
 
@@ -315,13 +318,10 @@ def _since_ms(started: float) -> int:
     return round(1000 * (perf_counter() - started))
 
 
-def _memory_mb() -> int:
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Kilobytes on Linux, bytes on macOS.
-    return peak // 1024 if sys.platform != "darwin" else peak // (1024 * 1024)
+def _memory_mb(started: float) -> int:
+    return _peak.mb(1000 * (perf_counter() - started))
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_message(error)}"
+    message = _message(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

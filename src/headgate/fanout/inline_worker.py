@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headgate.fanout.core.completed_index import CompletedIndex
 from headgate.fanout.core.transitions import apply
 from headgate.fanout.handlers import load, perform
 from headgate.fanout.local.chunk_results import job_of, result_change
@@ -16,6 +17,7 @@ class InlineWorker:
     def __init__(self, service: FanoutService) -> None:
         self._service = service
         self._maintenance = service.new_maintenance()
+        self._completed = CompletedIndex(service.queries)
         self._lanes = {
             lane: Claims(
                 service.store,
@@ -38,7 +40,7 @@ class InlineWorker:
             for claim in claims.take(100, {}):
                 answer = perform(load(claim.fanout.handler or ""), job_of(0, claim, lane), lambda _: None)
                 change = result_change(claim, answer, now_ms=claims.queries.now_ms(), draw=0.0)
-                apply(self._service.store, [change])
+                apply(self._service.store, self._completed.listed([change]))
                 self._maintenance.chunk_ended(claim.fanout.run_id)
                 count += 1
         if count == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from headgate.errors import UserError
@@ -25,8 +25,12 @@ _VERDICTS: Final = {
 class DatasetGate:
     """Evaluates datasets for pipeline rules. UNKNOWN is passed on: the rule decides how to treat it."""
 
-    def __init__(self, gatekeeper: Gatekeeper) -> None:
+    def __init__(
+        self, gatekeeper: Gatekeeper, owed: Callable[[str], DatasetFact | None] = lambda _dataset: None
+    ) -> None:
+        """`owed` returns what a dataset still waits for, if its data was written a moment ago."""
         self._gatekeeper = gatekeeper
+        self._owed = owed
 
     def __call__(self, datasets: Sequence[str]) -> Mapping[str, DatasetFact]:
         """Return the gate's decision for each dataset. Raises the gate's errors."""
@@ -50,6 +54,10 @@ class DatasetGate:
             # An invalid name makes this dataset UNKNOWN, and leaves the others unaffected.
             return DatasetFact(verdict=Verdict.UNKNOWN, reason=str(exc))
         ruling, reasons = _without_outdated_runs(answer)
+        if _VERDICTS[ruling] is Verdict.PASS and answer.override_id is None:
+            owed = self._owed(urn)
+            if owed is not None:
+                return owed
         reason = "; ".join(each.message for each in reasons)
         if reason and ruling is Ruling.WARN:
             # The rule holds: without this word the line would read as if the incident were the reason for that.

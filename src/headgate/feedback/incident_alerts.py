@@ -33,18 +33,18 @@ ACKNOWLEDGED_TYPES: Final = (ACKNOWLEDGED,)
 # The evidence of a pipeline names its gate, and the period as its job.
 _PIPELINE_GATE: Final = "pipeline"
 _LEVELS_MAX: Final = 3
-_SEVERITIES: Final = {
+ALERT_SEVERITIES: Final = {
     IncidentSeverity.SEV_1: (Severity.CRITICAL, DefaultRoute.PAGE),
     IncidentSeverity.SEV_2: (Severity.WARNING, DefaultRoute.NOTIFY),
     IncidentSeverity.SEV_3: (Severity.WARNING, DefaultRoute.NOTIFY),
 }
-_EVENTS: Final = {
+ALERT_EVENTS: Final = {
     IncidentChange.OPENED: "INCIDENT_OPENED",
     IncidentChange.REOPENED: "INCIDENT_REOPENED",
     IncidentChange.RAISED: "INCIDENT_ESCALATED",
     IncidentChange.ESCALATED: "INCIDENT_ESCALATED",
 }
-_RESOLVED: Final = "INCIDENT_RESOLVED"
+RESOLVED_EVENT: Final = "INCIDENT_RESOLVED"
 _HINT: Final = "'headgate incident show {incident_id}' shows evidence and impact; acknowledge it to stop its escalation"
 _log = structlog.get_logger("headgate.feedback")
 
@@ -70,12 +70,12 @@ class Cause(Struct, frozen=True, kw_only=True):
 def notice_for(incident: Incident, facts: IncidentFacts, cause: Cause, event_id: str, at_ms: int) -> Notice | None:
     """Return the notice of a change that people are alerted to, or None. Pure."""
     try:
-        event = _EVENTS.get(IncidentChange(facts.change))
+        event = ALERT_EVENTS.get(IncidentChange(facts.change))
     except ValueError:
         event = None
     if event is None:
         return None
-    severity, route = _SEVERITIES[incident.severity]
+    severity, route = ALERT_SEVERITIES[incident.severity]
     thread = _incident_key(incident.incident_id)
     if cause.date:
         thread = period_thread(cause.pipeline_id, cause.schedule_id, cause.date)
@@ -166,7 +166,7 @@ class IncidentAlerts:
                 by, note = _actor(incident), _reason(incident)
                 self._alerts.acknowledge(alert.alert_id, by=by, note=note, is_audited=False)
             else:
-                self._alerts.resolve(alert, by=_RESOLVED)
+                self._alerts.resolve(alert, by=RESOLVED_EVENT)
 
     def _open_alerts(self, keys: Sequence[str]) -> list[Alert]:
         found = []

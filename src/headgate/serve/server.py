@@ -55,7 +55,7 @@ from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.serve.server_monitor import ServerMonitor
 from headgate.serve.store_recovery import StoreRecovery
-from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
+from headgate.serve.sweeper import STOP_SECONDS_MAX, Demand, Sweeper
 from headgate.settings import Settings, allowed_host_names
 from headgate.store.peer_changes import NO_PEERS
 from headgate.telemetry import Tracing
@@ -201,11 +201,10 @@ class Server:
         self._sweepers.append(
             Sweeper("store size", lambda _limit: sizes.refresh(), interval_seconds=MEASURED_EVERY_SECONDS)
         )
+        # A read of DynamoDB is billed: there, the gauges of the store are read while metrics are scraped.
+        self._demand = None if settings.store.backend == "sqlite" else Demand(clock.monotonic)
         service = components.pipelines.service
         runs = PipelineCollector(service.meters.reading, lambda: read_gauges(service))
-        self._sweepers.append(
-            Sweeper("pipeline gauges", lambda _limit: runs.refresh(), interval_seconds=REFRESHED_EVERY_SECONDS)
-        )
         pending = StoreCollector(
             partial(
                 read_store_gauges,
@@ -214,17 +213,18 @@ class Server:
                 counted_max=COUNTED_MAX if settings.store.backend == "sqlite" else COUNTED_MAX_DYNAMODB,
             )
         )
-        self._sweepers.append(
-            Sweeper("execution gauges", lambda _limit: pending.refresh(), interval_seconds=GAUGES_EVERY_SECONDS)
-        )
         fanouts = FanoutCollector(components.service.fanouts)
-        self._sweepers.append(
-            Sweeper("fan-out gauges", lambda _limit: fanouts.refresh(), interval_seconds=GAUGES_EVERY_SECONDS)
-        )
         incidents = IncidentCollector(components.health.incident_listing.counts)
-        self._sweepers.append(
-            Sweeper("incident gauges", lambda _limit: incidents.refresh(), interval_seconds=INCIDENTS_EVERY_SECONDS)
-        )
+        self._gauges = [
+            Sweeper(f"{what} gauges", lambda _limit, read=read: read(), interval_seconds=seconds, demand=self._demand)  # type: ignore[misc]
+            for what, read, seconds in (
+                ("pipeline", runs.refresh, REFRESHED_EVERY_SECONDS),
+                ("execution", pending.refresh, GAUGES_EVERY_SECONDS),
+                ("fan-out", fanouts.refresh, GAUGES_EVERY_SECONDS),
+                ("incident", incidents.refresh, INCIDENTS_EVERY_SECONDS),
+            )
+        ]
+        self._sweepers += self._gauges
         self._probes = ServerProbes(
             version=version,
             store=components.store.store,
@@ -320,6 +320,16 @@ class Server:
         if self._processes is not None:
             await self._processes.collect_metrics()
         await self._components.intake.collect_metrics()
+
+    async def _before_metrics(self) -> None:
+        """Bring metrics up to date before they are scraped: also gauges that were not asked for some time."""
+        if self._demand is not None and not self._demand.ask():
+            await asyncio.to_thread(self._read_gauges)
+        await self._collect_metrics()
+
+    def _read_gauges(self) -> None:
+        for gauges in self._gauges:
+            gauges.sweep_once()
 
     def _process_counts(self) -> tuple[int, int]:
         return (1, 1) if self._processes is None else (self._processes.ready_count, self._processes.count)
@@ -436,7 +446,7 @@ class Server:
             probes=self._probes,
             pool=self._pool,
             metrics=components.metrics,
-            before_metrics=self._collect_metrics,
+            before_metrics=self._before_metrics,
             tracing=tracing,
             clock=clock,
             allowed_hosts=allowed_host_names(self._settings),

@@ -86,6 +86,7 @@ class MetricsEndpoint:
             tls=None if tls.cert is None or tls.key is None else Tls.load(tls.cert, tls.key),
             limits=settings.limits,
             is_behind_proxy=settings.behind_proxy,
+            setting="worker.metrics",
         )
         app = MetricsApp(metrics, read_token(settings.worker.metrics_token_file))
         self._app = OriginGuard(app, allowed_hosts=settings.allowed_hosts, is_behind_proxy=settings.behind_proxy)

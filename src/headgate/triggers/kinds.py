@@ -1,6 +1,6 @@
 """Kinds of triggers: the built-in ones and those of installed packages, by name, and the check of a config.
 
-Nothing here opens a connection: `headgate validate` checks definitions without a server.
+Nothing here opens a connection: `headgate pipeline validate` checks definitions without a server.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.acceptance.browser.person import Person
 from tests.acceptance.browser.world import ORDER, World, running_world
 
 FOLDER: Final = Path(__file__).parents[3] / "docs" / "images"
-BYTES_MAX: Final = 250_000
+BYTES_MAX: Final = 300_000
 _ORDERS: Final = 2_000
 _WIDTH: Final = 1280
 
@@ -27,7 +27,7 @@ def addresses(world: World) -> dict[str, tuple[str, int]]:
         "now": ("", 900),
         "incident": (f"/incidents/{world.incident_id}", 900),
         "lineage": (f"/lineage?dataset={quote(RAW, safe='')}&steps=all", 560),
-        "pipeline": ("/pipelines/revenue-report", 1200),
+        "pipeline": ("/pipelines/revenue-report", 1030),
         "fan-out": (f"/fanouts/{world.fanout_id}", 900),
         "execution": (f"/executions/{ORDER}", 760),
     }

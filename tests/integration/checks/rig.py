@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from headgate.bootstrap.checks import OpenChecks, open_checks
+from headgate.bootstrap.checks import OpenChecks, open_check_basis, open_checks
 from headgate.bootstrap.health import open_health
 from headgate.bootstrap.pipelines import OpenPipelines, open_pipelines
 from headgate.bootstrap.store import AppService, open_cache, open_store
@@ -50,9 +50,15 @@ class CheckRig:
     def second_process(self) -> OpenChecks:
         """Return the checks of another process on the same store."""
         made = open_checks(
-            App("other"), self.pipelines.service, self.health, self.pipelines.probes.runner, self.pipelines.calendars,
-            self.clock, name="other",
-        )  # fmt: skip
+            open_check_basis(self.health, self.health.store, self.clock),
+            App("other"),
+            self.pipelines.service,
+            self.health,
+            self.pipelines.probes.runner,
+            self.pipelines.calendars,
+            self.clock,
+            name="other",
+        )
         made.catalog.replace(self.checks.catalog.files())
         return made
 

@@ -32,6 +32,17 @@ def test_cost__without_a_file__prices_a_million_of_each_unit() -> None:
     assert "a month of functions without any load: $1." in text
 
 
+def test_cost__prices_that_were_not_checked_since__are_named(tmp_path: Path) -> None:
+    named = "not checked since 2024-11: dynamodb_storage_gb, dynamodb_recovery_gb, s3_puts, s3_gets, s3_storage_gb"
+    own = dict.fromkeys(("s3_puts", "s3_gets", "s3_storage_gb"), "dollars = 1.0")
+    tables = "\n".join(f"[{item}]\n{price}" for item, price in own.items())
+    (tmp_path / "prices.toml").write_text(f'as_of = "2026-11"\nregion = "us-east-1"\n{tables}\n')
+
+    assert named in ran()
+    assert named in ran("--show-prices")
+    assert "2026-11: dynamodb_storage_gb, dynamodb_recovery_gb\n" in ran("--prices", str(tmp_path / "prices.toml"))
+
+
 def test_cost__longer_functions__cost_more_by_their_gb_seconds() -> None:
     def of_step(*options: str) -> float:
         units = json.loads(ran("--json", *options))["units"]

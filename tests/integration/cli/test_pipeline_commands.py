@@ -382,7 +382,7 @@ def test_run__from_start_to_rerun__is_seen_in_lists_log_and_jobs(silver: Site) -
 
     listed = cells(silver.said("run", "ls", "silver", "--status", "completed"))
     shown = silver.said("run", "show", run_id)
-    log = cells(silver.said("run", "log", "silver", "--dates", "2025-06"))
+    log = cells(silver.said("period", "ls", "silver", "--dates", "2025-06"))
     period = silver.said("period", "show", "silver", TODAY)
 
     assert listed[1][:6] == [run_id, TODAY, "stream", "COMPLETED", "1", "sensor"]
@@ -439,7 +439,7 @@ def test_period__ordered__stands_so_and_says_by_whom(silver: Site, order: str, s
     answer = silver.said("period", order, "silver", TODAY, "--reason", "because")
 
     assert answer == f"silver of {TODAY} (stream): {status}; {said}\n"
-    assert said in silver.said("run", "log", "silver")
+    assert said in silver.said("period", "ls", "silver")
 
 
 def test_period__held_and_approved__goes_on(silver: Site) -> None:
@@ -628,7 +628,7 @@ def test_json__of_every_list__is_a_list(silver: Site) -> None:
     lists = [
         ("pipeline", "ls"), ("pipeline", "versions", "silver"), ("pipeline", "events", "silver"),
         ("pipeline", "events"), ("sensor", "ls", "silver"), ("trait", "ls", "silver"), ("marker", "ls", "silver"),
-        ("run", "ls", "silver"), ("run", "log", "silver"), ("run", "reruns"),
+        ("run", "ls", "silver"), ("period", "ls", "silver"), ("run", "reruns"),
         ("run", "jobs", "silver", "--date", TODAY), ("backfill", "ls", "silver"), ("expect", "ls"),
         ("calendar", "ls"), ("alert", "ls"), ("alert", "mutes"), ("alert", "channels"),
     ]  # fmt: skip

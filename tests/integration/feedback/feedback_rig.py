@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from headgate.bootstrap.checks import open_check_basis, open_checks
 from headgate.bootstrap.health import event_writer
-from headgate.bootstrap.pipelines import close_loop
+from headgate.bootstrap.pipelines import close_loop, probe_runner
 from headgate.durable.model.duration import Seconds
 from headgate.feedback.dataset_gate import DatasetGate
 from headgate.feedback.definition_lineage import DefinitionLineage
@@ -16,8 +17,10 @@ from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import Signal
 from headgate.health.reporter import HealthReporter
 from headgate.health.service import HealthService
+from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.definition.model import Pipeline, Readiness, RetryPolicy, Rule
 from headgate.pipelines.service import PipelineService
+from headgate.settings import Settings
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring
@@ -40,6 +43,8 @@ class LoopRig(Rig):
         self.store = service.store
         self.keyring = Keyring.generate(self.env.clock)
         self.health = self.open_health(self.store)
+        basis = open_check_basis(self.health, service.store, service.clock)
+        self.owed = basis.owed
         self.pipelines = PipelineService(
             service.store,
             service.clock,
@@ -47,7 +52,7 @@ class LoopRig(Rig):
             service.bus,
             service.asl,
             self.jobs,
-            gate=DatasetGate(self.health.gatekeeper),
+            gate=DatasetGate(self.health.gatekeeper, self.owed),
         )
         self.stores = self.pipelines.stores
         self.clock = self.pipelines.clock
@@ -57,6 +62,16 @@ class LoopRig(Rig):
         self.event_writer = self.pipelines.event_writer
         self.pipelines.register({"EvaluatorFunctionArn": self._evaluate, "sla_monitor_arn": self._sla})
         close_loop(self.app, self.pipelines, self.health)
+        self.checks = open_checks(
+            basis,
+            self.app,
+            self.pipelines,
+            self.health,
+            probe_runner(Settings(home=self._folder / ".headgate", project=self._folder), service.clock, {}),
+            CalendarStore(service.store, service.clock),
+            service.clock,
+            name="rig",
+        )
         self.pipelines.put_machine()
         # The worker has joined before there were these.
         service.bus.register(list(self.app.subscriptions.values()), self.app.name)

@@ -17,7 +17,7 @@ from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.bootstrap.alerts import audited
-from headgate.bootstrap.checks import open_checks
+from headgate.bootstrap.checks import open_check_basis, open_checks
 from headgate.bootstrap.health import open_health, open_keys, open_sessions
 from headgate.bootstrap.pipelines import open_pipelines
 from headgate.bootstrap.store import AppService, open_cache, open_store
@@ -70,6 +70,7 @@ class HealthApi:
             commit=lambda writes, change: self.health.audit.commit(writes, audited(change)),
         )
         self.checks = open_checks(
+            open_check_basis(self.health, self.opened.store, self.clock),
             self.service.app,
             self.pipelines.service,
             self.health,

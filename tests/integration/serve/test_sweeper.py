@@ -12,7 +12,7 @@ from headgate.bootstrap.store import OpenedStore
 from headgate.errors import StoreClosedError
 from headgate.serve.background import store_sweepers
 from headgate.serve.probes import Check, ServerProbes, Status
-from headgate.serve.sweeper import BATCH_MAX, Sweeper
+from headgate.serve.sweeper import BATCH_MAX, DEMAND_SECONDS, Demand, Sweeper
 from tests.integration.serve.conftest import Application
 
 
@@ -172,3 +172,33 @@ def test_health__first_sweep_has_not_ended__says_so(application: Application) ->
     assert before["status"] == after["status"] == "ok"
     assert before["checks"][1]["fact"] == "not run yet"
     assert after["checks"][1]["fact"] == "last sweep succeeded"
+
+
+def test_sweep__without_demand__is_made_once_and_again_while_there_is_demand() -> None:
+    now = [1_000.0]
+    demand, swept = Demand(lambda: now[0]), list[int]()
+
+    def sweep(limit: int) -> int:
+        swept.append(limit)
+        return 0
+
+    sweeper = Sweeper("gauges", sweep, interval_seconds=0.001, demand=demand)
+    sweeper.start()
+
+    _until(lambda: sweeper.has_run)
+    time.sleep(0.05)
+    assert len(swept) == 1
+    assert not demand.ask()
+    _until(lambda: len(swept) > 3)
+    assert demand.ask()
+    now[0] += DEMAND_SECONDS
+    time.sleep(0.05)
+    seen = len(swept)
+    time.sleep(0.05)
+    sweeper.stop()
+
+    assert len(swept) == seen
+    # After a pause, a request has them read.
+    assert not demand.ask()
+    assert sweeper.sweep_once() == 0
+    assert len(swept) == seen + 1

@@ -25,6 +25,18 @@ def literal_exits(source: str) -> list[int]:
     ]
 
 
+def literal_codes(source: str) -> list[int]:
+    """Return the lines where a number is called an exit code."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and "EXIT" in ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, int)
+    ]
+
+
 def subclasses(kind: type[errors.HeadgateError]) -> Iterator[type[errors.HeadgateError]]:
     yield kind
     for each in kind.__subclasses__():
@@ -34,6 +46,9 @@ def subclasses(kind: type[errors.HeadgateError]) -> Iterator[type[errors.Headgat
 def test_commands__ending_with_a_code__take_it_from_the_table() -> None:
     found = [f"{each.name}:{line}" for each in CLI.rglob("*.py") for line in literal_exits(each.read_text())]
 
+    found += [f"{each.name}:{line}" for each in CLI.rglob("*.py") for line in literal_codes(each.read_text())]
+
+    assert literal_codes("A_EXIT_CODE: Final = 3") == [1], "the search finds nothing at all"
     assert literal_exits("import typer\nraise typer.Exit(3 if x else y)") == [2], "the search finds nothing at all"
     assert found == []
 

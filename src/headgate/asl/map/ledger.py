@@ -28,6 +28,7 @@ from headgate.fanout.core.attempts import (
     release_change,
     start_change,
 )
+from headgate.fanout.core.completed_index import CompletedIndex
 from headgate.fanout.core.transitions import ChunkChange, TransitionGuard, apply
 from headgate.fanout.model.rows import (
     MAIN_LANE,
@@ -89,6 +90,7 @@ class MapLedger:
     def __init__(self, fanouts: FanoutService, *, randrange: Callable[[int], int] = random.randrange) -> None:
         self._fanouts = fanouts
         self._queries = fanouts.queries
+        self._completed = CompletedIndex(self._queries)
         self._randrange = randrange
 
     # Claims.
@@ -149,7 +151,7 @@ class MapLedger:
         changes = [_change(each, now_ms) for each in outcomes]
         if not changes:
             return
-        apply(self._fanouts.store, changes)
+        apply(self._fanouts.store, self._completed.listed(changes))
         self._fanouts.maintenance.chunk_ended(changes[0].after.run_id)
 
     def claimed(self, run_id: str, chunk_id: str, token: str) -> Chunk | None:

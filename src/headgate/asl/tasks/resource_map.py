@@ -83,6 +83,13 @@ class MappedResource(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"an entry has one of {', '.join(TARGETS)}; this one has {found}")
         if not self.resource.strip():
             raise ValueError("resource: it is empty; write the Resource of a Task, or a pattern with *")
+        if self.cause and self.error is None:
+            raise ValueError(f"cause: only for an entry with error; this one has {given[0]}")
+        http, command = self.http_target, self.command_target
+        if http is not None and not http.url.startswith(("https://", "http://")):
+            raise ValueError(f"http {http.url[:80]!r}: write an address that begins with https:// or http://")
+        if command is not None and not command.run:
+            raise ValueError("command: it is empty; name a program")
         if self.function is not None and is_built_in(self.function):
             raise ValueError(f"function {self.function[:80]!r}: functions of Headgate itself cannot be named")
 

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headgate.cli.commands import command_group
 from headgate.cli.output import show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 
 if TYPE_CHECKING:
     from headgate.store.keyring import Keyring
 
-app = typer.Typer(
-    help="List and rotate the keys that sign cursors and tokens and encrypt fields.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("List and rotate the keys that sign cursors and tokens and encrypt fields.")
 
 
 @app.command("ls")

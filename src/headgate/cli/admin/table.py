@@ -8,6 +8,7 @@ import typer
 
 from headgate.cli.admin.table_costs import costs
 from headgate.cli.admin.table_restore import compare, repair, swap
+from headgate.cli.commands import command_group
 from headgate.cli.output import show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.errors import UserError
@@ -16,7 +17,7 @@ from headgate.exit_codes import ExitCode
 if TYPE_CHECKING:
     from headgate.settings import Settings
 
-app = typer.Typer(help="Manage the tables of the store.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Manage the tables of the store.")
 
 
 @app.command("ls")

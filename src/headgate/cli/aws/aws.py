@@ -10,9 +10,11 @@ import typer
 from headgate.cli.aws.cost import cost
 from headgate.cli.aws.doctor import doctor
 from headgate.cli.aws.redrive import redrive
+from headgate.cli.commands import command_group
 from headgate.cli.session import session_of
+from headgate.exit_codes import ExitCode
 
-app = typer.Typer(help="Deploy pipelines and workflows to AWS.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Deploy pipelines and workflows to AWS.")
 
 PackageFile = Annotated[Path, typer.Argument(metavar="PACKAGE", help="The package that 'headgate aws package' built.")]
 Region = Annotated[str, typer.Option(metavar="NAME", help="Region of everything.")]
@@ -120,7 +122,8 @@ def _run(
     variables = terraform_runs.variables(package_file, region, bucket, app_name, var or [])
     code = terraform_runs.run(command, terraform, variables, session_of(context).environ, is_confirmed=yes)
     if code:
-        raise typer.Exit(code)
+        # What Terraform reports has been printed.
+        raise typer.Exit(ExitCode.FAILED)
 
 
 app.command("doctor")(doctor)

@@ -12,13 +12,13 @@ from headgate.cli.input_files import read_document
 from headgate.cli.output import show_table
 from headgate.cli.session import Json, echo_json
 from headgate.errors import InvalidPayloadError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.deployment.costs.bill import BillLine, FunctionSize, MonthlyLoad, UnitCounts
     from headgate.deployment.costs.prices import PriceTable
     from headgate.health.aws_costs import Discrepancy
 
-DOUBTS_EXIT_CODE: Final = 1
 _MILLION: Final = 1_000_000
 
 
@@ -39,8 +39,9 @@ def cost(
 ) -> None:
     """Price a million runs, steps, chunks and signals on AWS, or a month of the load in a file.
 
-    Requests were measured with the product's own code; prices are dated and have a source. The duration of functions is
-    an assumption. An estimate in the file (stated, stated_total) is checked; the exit code is 1 if it is wrong.
+    Requests were measured with the product's own code; prices are dated and have a source, and those that were not
+    checked since are named. The duration of functions is an assumption. An estimate in the file (stated, stated_total)
+    is checked; the exit code is 1 if it is wrong.
     """
     from headgate.deployment.costs.bill import FunctionSize, read_counts
     from headgate.deployment.costs.prices import published, replaced
@@ -60,9 +61,10 @@ def _show_prices(table: PriceTable, *, as_json: bool) -> None:
         echo_json(table)
         return
     rows = [
-        (item, f"{each.dollars:g}", f"{each.per:,.0f}", each.unit, each.source) for item, each in table.prices.items()
+        (item, f"{each.dollars:g}", f"{each.per:,.0f}", each.confirmed or "-", each.unit, each.source)
+        for item, each in table.prices.items()
     ]
-    show_table(("ITEM", "$", "FOR", "UNIT", "SOURCE"), rows, nothing="")
+    show_table(("ITEM", "$", "FOR", "CONFIRMED", "UNIT", "SOURCE"), rows, nothing="")
     typer.echo(_dated(table))
 
 
@@ -119,7 +121,7 @@ def _show_month(file: str, counts: UnitCounts, table: PriceTable, size: Function
                 f"doubt: {doubt.name}: stated {doubt.stated:,.2f}, computed {doubt.computed:,.2f}: {doubt.reason}"
             )
     if doubts:
-        raise typer.Exit(DOUBTS_EXIT_CODE)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _parsed(file: str) -> tuple[MonthlyLoad, Sequence[Discrepancy]]:
@@ -163,4 +165,6 @@ def _json_lines(lines: Sequence[BillLine]) -> list[dict[str, Any]]:
 
 
 def _dated(table: PriceTable) -> str:
-    return f"prices of {table.region} as of {table.as_of}; sources: headgate aws cost --show-prices"
+    text = f"prices of {table.region} as of {table.as_of}; sources: headgate aws cost --show-prices"
+    unconfirmed = ", ".join(table.unconfirmed)
+    return f"{text}\nnot checked since {table.as_of}: {unconfirmed}" if unconfirmed else text

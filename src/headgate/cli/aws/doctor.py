@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headgate.cli.output import counted
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.deployment.doctor.facts import DeploymentFacts
     from headgate.deployment.doctor.findings import Finding
-
-WARNINGS_EXIT_CODE: Final = 3
-FAILURES_EXIT_CODE: Final = 1
 
 
 def doctor(
@@ -37,7 +35,7 @@ def doctor(
     """Diagnose a deployment on AWS: tables, capacity, hot keys, functions, mappings, queues and state machines.
 
     Nothing is changed. Without some permissions the rest is checked, and the refused calls are listed. The exit code is
-    1 if something fails, 3 if there are only warnings or calls that were refused.
+    1 if something fails, 10 if there are only warnings or calls that were refused.
     """
     from headgate.bootstrap.store import read_deployment
     from headgate.clock import SystemClock
@@ -53,9 +51,9 @@ def doctor(
         _print(facts, found)
     match worst(found):
         case Severity.FAIL:
-            raise typer.Exit(FAILURES_EXIT_CODE)
+            raise typer.Exit(ExitCode.FAILED)
         case Severity.WARN | Severity.UNKNOWN:
-            raise typer.Exit(WARNINGS_EXIT_CODE)
+            raise typer.Exit(ExitCode.WARN)
         case None:
             return
 

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 import headgate
 from headgate.bootstrap.alerts import read_notify_file
 from headgate.errors import SettingsError, UserError
+from headgate.exit_codes import ExitCode
 from headgate.pipelines.lifecycle.starter import FILE
 
 # What only a server, or the command line, needs.
@@ -55,11 +56,13 @@ UNPACKED_BYTES_MAX: Final = 250_000_000
 PLATFORMS: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
 MANIFEST: Final = "headgate-package.json"
 _HEADGATE: Final = str(Path(sys.executable).parent / "headgate")
-# Prints the rules of the app as its last line: the app may print something itself.
+# Prints what Terraform needs to know of the app as its last line: the app may print something itself.
 _IMPORT: Final = """
 import json, sys
+import msgspec
 sys.path.insert(0, sys.argv[1])
 from headgate.bootstrap.store import load_app
+from headgate.deployment.activity_functions import activity_functions
 from headgate.deployment.bus_rules import bus_rules
 from headgate.errors import HeadgateError
 try:
@@ -67,14 +70,25 @@ try:
 except HeadgateError as error:
     sys.exit(error.message)
 print()
-print(json.dumps(bus_rules(app.subscriptions.values())))
+functions = msgspec.to_builtins(activity_functions(app.activities.values()))
+print(json.dumps({"bus_rules": bus_rules(app.subscriptions.values()), "activity_functions": functions}))
 """
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
-BusRules = Mapping[str, Mapping[str, Any]]
-_NO_RULES: Final[BusRules] = {}
+Described = Mapping[str, Mapping[str, Any]]
+_NONE: Final[Described] = {}
+
+
+class AppNeeds(NamedTuple):
+    """What Terraform makes for an app: rules of its subscriptions, and functions of its activities, by name."""
+
+    bus_rules: Described = _NONE
+    activity_functions: Described = _NONE
+
+
+_NO_NEEDS: Final = AppNeeds()
 
 
 class Manifest(NamedTuple):
@@ -93,15 +107,17 @@ def read_manifest(package: Path) -> Manifest:
         raise UserError(f"{package}: not a package of the functions; build it with 'headgate aws package'") from exc
 
 
-def write_sidecar(package: Path, manifest: Manifest, rules: BusRules = _NO_RULES) -> Path:
+def write_sidecar(package: Path, manifest: Manifest, rules: Described = _NONE, functions: Described = _NONE) -> Path:
     """Write the description beside a package, from which Terraform knows what it was built for. Returns its path.
 
-    `rules` are the rules of the event bus that the subscriptions of the app need.
+    `rules` are the rules of the event bus that the subscriptions of the app need, and `functions` those of its
+    activities that are invoked asynchronously.
     """
     path = package.with_name(f"{package.name}.json")
     with package.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    path.write_text(json.dumps({**manifest._asdict(), "sha256": digest, "bus_rules": rules}, indent=2) + "\n")
+    content = {**manifest._asdict(), "sha256": digest, "bus_rules": rules, "activity_functions": functions}
+    path.write_text(json.dumps(content, indent=2) + "\n")
     return path
 
 
@@ -184,13 +200,13 @@ def _tree(folder: Path, under: str) -> dict[str, Path]:
 
 def check(
     pipelines: Path | None = None, notify: Path | None = None, code: Path | None = None, app: str = ""
-) -> BusRules:
-    """Check what goes into the package as the functions read it, and return the rules of the app's subscriptions.
+) -> AppNeeds:
+    """Check what goes into the package as the functions read it, and return what its app needs.
 
     Raises `SystemExit` with every problem.
     """
     problems: list[str] = []
-    rules = _NO_RULES
+    needs = _NO_NEEDS
     if notify is not None:
         try:
             read_notify_file(notify)
@@ -207,10 +223,10 @@ def check(
         if done.returncode != 0:
             problems.append(done.stderr.strip().rpartition("\n")[2])
         else:
-            rules = json.loads(done.stdout.strip().rpartition("\n")[2])
+            needs = AppNeeds(**json.loads(done.stdout.strip().rpartition("\n")[2]))
     if problems:
         sys.exit("\n".join(problems))
-    return rules
+    return needs
 
 
 def _compiled(name: str, path: Path, scratch: Path) -> tuple[str, bytes] | None:
@@ -263,7 +279,7 @@ def build(
     notify: Path | None = None,
     code: Path | None = None,
     architecture: str = "",
-    rules: BusRules = _NO_RULES,
+    needs: AppNeeds = _NO_NEEDS,
 ) -> int:
     """Write the package, and return how many bytes it has unpacked. Raises `SystemExit` if that is too much."""
     architecture = architecture or own_architecture()
@@ -272,10 +288,10 @@ def build(
     manifest = Manifest(architecture, f"{sys.version_info.major}.{sys.version_info.minor}")
     with tempfile.TemporaryDirectory() as folder:
         foreign = {} if architecture == own_architecture() else _downloaded(architecture, Path(folder))
-        return pack(target, files(pipelines, notify, code, foreign), manifest, rules)
+        return pack(target, files(pipelines, notify, code, foreign), manifest, needs)
 
 
-def pack(target: Path, found: Mapping[str, Path], manifest: Manifest, rules: BusRules = _NO_RULES) -> int:
+def pack(target: Path, found: Mapping[str, Path], manifest: Manifest, needs: AppNeeds = _NO_NEEDS) -> int:
     """Write a package of these files, the same bytes each time, and return its size unpacked.
 
     Raises `SystemExit` if that is too much.
@@ -294,7 +310,7 @@ def pack(target: Path, found: Mapping[str, Path], manifest: Manifest, rules: Bus
                 size += len(content)
     if size > UNPACKED_BYTES_MAX:
         sys.exit(f"{target}: {size:,} bytes unpacked are more than Lambda takes ({UNPACKED_BYTES_MAX:,})")
-    write_sidecar(target, manifest, rules)
+    write_sidecar(target, manifest, *needs)
     return size
 
 
@@ -324,14 +340,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--app", default="", help="app of the functions, as module:name of that folder")
     parser.add_argument("--architecture", default="", help="x86_64 or arm64; by default that of this machine")
     asked = parser.parse_args(arguments)
-    rules = check(asked.pipelines, asked.notify, asked.code, asked.app)
+    needs = check(asked.pipelines, asked.notify, asked.code, asked.app)
     size = build(
         asked.target,
         pipelines=asked.pipelines,
         notify=asked.notify,
         code=asked.code,
         architecture=asked.architecture,
-        rules=rules,
+        needs=needs,
     )
     built = read_manifest(asked.target)
     sys.stdout.write(
@@ -341,4 +357,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        if not isinstance(ended.code, str):
+            raise
+        sys.stderr.write(f"{ended.code}\n")
+        sys.exit(ExitCode.INVALID)

@@ -9,8 +9,7 @@ import typer
 
 from headgate.cli.output import counted
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
-
-FAILURES_EXIT_CODE = 1
+from headgate.exit_codes import ExitCode
 
 
 def redrive(
@@ -28,7 +27,7 @@ def redrive(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Process failed stream batches and failed events again.
+    """Process failed stream batches, failed events and records of lost invocations again.
 
     Batches are read again from the stream, which keeps them for a day. What fails again stays in its queue for another
     attempt. The exit code is 1 if something failed again.
@@ -41,8 +40,9 @@ def redrive(
         driver = Redrive(clients, name)
         outcomes = list(driver.batches(discards_gone=discard_gone))
         events = driver.events()
+        invocations = driver.invocations()
     if as_json:
-        echo_json({"batches": outcomes, "events": events})
+        echo_json({"batches": outcomes, "events": events, "invocations": invocations})
     else:
         for each in outcomes:
             what = f"{each.batch.function}: {counted(each.records, 'record')} processed"
@@ -51,5 +51,8 @@ def redrive(
         typer.echo(f"batches: {len(outcomes) - left} processed, {left} failed again")
         if events is not None:
             typer.echo(f"events: {events.published} published, {events.refused} refused again, {events.missing} gone")
-    if any(each.error for each in outcomes) or (events is not None and events.refused):
-        raise typer.Exit(FAILURES_EXIT_CODE)
+        if invocations is not None:
+            typer.echo(f"lost invocations: {invocations.counted} counted, {invocations.refused} refused again")
+    refused = [each.refused for each in (events, invocations) if each is not None]
+    if any(each.error for each in outcomes) or any(refused):
+        raise typer.Exit(ExitCode.FAILED)

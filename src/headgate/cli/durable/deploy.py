@@ -85,7 +85,8 @@ def set_current(
     if build is None and app is None:
         raise UserError("--any needs --app NAME")
     name = app if app is not None else _app_of(api, str(build), None)
-    answer = api.post(at("deployments", name, "current"), {"build": build, "force": force, "reason": reason})
+    body = {"build": build, "force": force, "reason": reason}
+    answer = api.request("POST", at("deployments", name, "current"), body=body, keeps_null=True)
     yield answer
     if build is None:
         typer.echo(f"app {name}: every build takes new executions")
@@ -139,7 +140,8 @@ def move(
     if (to is None) != unpin:
         raise UserError("give --to BUILD, or --unpin")
     name = _app_of(api, build, app)
-    answer = api.post(at("deployments", name, "move"), {"build": build, "to": to, "reason": reason})
+    body = {"build": build, "to": to, "reason": reason}
+    answer = api.request("POST", at("deployments", name, "move"), body=body, keeps_null=True)
     yield answer
     typer.echo(f"app {name}: {answer['moved']} executions moved from build {build}")
 

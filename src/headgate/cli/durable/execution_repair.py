@@ -154,7 +154,7 @@ def retry(
     if from_failure:
         _show_reset(api.post(at("executions", id, "retry-from-failure"), {"reason": reason}), as_json=as_json)
         return
-    answer = api.post(at("executions", id, "retry"))
+    answer = api.post(at("executions", id, "retry"), {"reason": reason})
     if as_json:
         echo_json(answer)
     else:
@@ -186,8 +186,10 @@ def bulk(
 
 
 def _refuse_filters(id: str, filters: Filters) -> None:
-    if filters.where() or filters.dry_run:
-        raise UserError(f"execution {id}: filters and --dry-run are for many executions; leave out the id or them")
+    if filters.where() or filters.dry_run or filters.request_id is not None:
+        raise UserError(
+            f"execution {id}: filters, --dry-run and --request-id are for many executions; leave out the id or them"
+        )
 
 
 def _show_reset(answer: dict[str, Any], *, as_json: bool) -> None:
@@ -252,8 +254,9 @@ def _pages(api: Api, body: dict[str, Any], total: dict[str, Any]) -> Iterator[di
             cursor = page["cursor"]
             if cursor is None:
                 return
-    except BaseException:
-        if not body["dry_run"]:
+    except BaseException as exc:
+        # A refused request has changed nothing, and the same one is refused again.
+        if not body["dry_run"] and not (isinstance(exc, UserError) and cursor is None):
             typer.echo(
                 f"stopped after {total['done']}; the same command with --request-id {body['request_id']} continues",
                 err=True,

@@ -30,10 +30,10 @@ def ls(api: Api) -> Answer:
 
 @server_command(app, "patches")
 def patches(api: Api) -> Answer:
-    """List the patches of open executions, to see which code can be removed.
+    """List the patches of open executions and of the code of live workers, to see which code can be removed.
 
-    The old branch of a patch can go when no execution is without its mark; the call of hg.deprecate_patch when none is
-    with the mark of hg.patched.
+    Of the code, patches whose name is a literal are found. The old branch of a patch can go when no execution is
+    without its mark; the call of hg.deprecate_patch when none is with the mark of hg.patched.
     """
     found = api.get("/workflows/patches")["patches"]
     yield found
@@ -49,4 +49,4 @@ def patches(api: Api) -> Answer:
         for each in found
     ]
     titles = ("WORKFLOW", "PATCH", "WITHOUT", "PATCHED", "DEPRECATED", "WAIT FOR")
-    show_table(titles, rows, nothing="no open execution has marked a patch")
+    show_table(titles, rows, nothing="no open execution has marked a patch, and no live worker has one")

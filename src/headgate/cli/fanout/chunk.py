@@ -11,7 +11,7 @@ from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, command_group, server_command
 from headgate.cli.fanout.fanout import chunks
 from headgate.cli.fanout.views import FanoutId, Lane, error_text
-from headgate.cli.output import compact, short, show_facts, show_table
+from headgate.cli.output import compact, counted, short, show_facts, show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.cli.times import duration_text
 from headgate.exit_codes import ExitCode
@@ -44,11 +44,12 @@ def show(
                 each["outcome"],
                 short(each.get("started_at")),
                 "" if each.get("duration_ms") is None else duration_text(each["duration_ms"] / 1000),
+                "" if each.get("memory_mb") is None else f"{each['memory_mb']} MB",
                 error_text(each),
             )
             for each in attempts
         ]
-        show_table(("ATTEMPT", "OUTCOME", "STARTED", "DURATION", "ERROR"), rows, nothing="")
+        show_table(("ATTEMPT", "OUTCOME", "STARTED", "DURATION", "MEMORY", "ERROR"), rows, nothing="")
 
 
 @server_command(app, "logs")
@@ -191,7 +192,7 @@ def work(  # noqa: PLR0913 - each is an option
     if as_json:
         echo_json(done)
     else:
-        typer.echo(f"{done.completed} chunks completed, {done.failed} failed")
+        typer.echo(f"{counted(done.completed, 'chunk')} completed, {done.failed} failed")
         for why in done.unusable.values():
             typer.echo(f"not run: {why}")
     if until_idle and (done.failed or done.unusable):

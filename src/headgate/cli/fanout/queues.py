@@ -8,6 +8,7 @@ import typer
 
 from headgate.cli.api_client import Api, CaFile, KeyFile, Server, api_of, at
 from headgate.cli.fanout.views import start_remedy
+from headgate.cli.output import counted
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.cli.times import duration_text
 from headgate.errors import UserError
@@ -88,12 +89,12 @@ def _faults(api: Api, run_id: str) -> Faults:
         faults.append(_fault("split", f"stopped: {found['split_error']}; submit it again with the same id"))
     faults += [_fault("handler", note) for note in found["notes"] if note.startswith("this server cannot run it")]
     faults += _stuck(api, found)
-    counted = api.post(at("fanouts", run_id, "reconcile"))
+    compared = api.post(at("fanouts", run_id, "reconcile"))
     remedy = f"repair with 'headgate fanout reconcile {run_id} --repair'"
-    faults += [_fault("counts", f"{each['said']}; {remedy}") for each in counted["findings"]]
+    faults += [_fault("counts", f"{each['said']}; {remedy}") for each in compared["findings"]]
     failed = found["chunks"]["failed"]
     if failed:
-        fact = f"{failed} chunks failed; see 'headgate fanout errors {run_id}'"
+        fact = f"{counted(failed, 'chunk')} failed; see 'headgate fanout errors {run_id}'"
         faults.append(_fault("failures", fact))
     return faults
 

@@ -9,9 +9,9 @@ import typer
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_action, calls_server
 from headgate.cli.fanout.submit import tolerated, user_name
-from headgate.cli.fanout.views import FanoutId, error_text, show_more
+from headgate.cli.fanout.views import FanoutId, error_line, error_text, show_more
 from headgate.cli.options import DryRun, Limit
-from headgate.cli.output import short, show_table
+from headgate.cli.output import counted, short, show_table
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import duration_text
 from headgate.errors import UserError
@@ -70,7 +70,9 @@ def failures(api: Api, id: FanoutId, limit: Limit = 100) -> Answer:
         show_table(("CHUNK", "", "ITEMS", "ATTEMPTS", "RAN", "FAILED", "ERROR"), rows, nothing="")
         show_more(len(found), total, "failed chunks")
     items = [
-        (each["chunk_id"], index, _line(error)) for each in done for index, error in each.get("item_errors", {}).items()
+        (each["chunk_id"], index, error_line(error))
+        for each in done
+        for index, error in each.get("item_errors", {}).items()
     ]
     if items:
         show_table(("CHUNK", "ITEM", "ERROR"), items[:limit], nothing="")
@@ -108,10 +110,6 @@ def _indexes(each: dict[str, Any]) -> str:
     return str(first) if count == 1 else f"{first} to {first + count - 1}"
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
 @calls_server
 def errors(api: Api, id: FanoutId, limit: Limit = 20) -> Answer:
     """Group the errors of chunks and items by fingerprint, most frequent first."""
@@ -122,7 +120,7 @@ def errors(api: Api, id: FanoutId, limit: Limit = 20) -> Answer:
             each["fingerprint"],
             each["count"],
             each["items"],
-            f"{each['error_class']}: {_line(each['message'])}",
+            error_line(f"{each['error_class']}: {each['message']}"),
             short(each["last_seen"]),
             each["chunk_ids"],
         )
@@ -190,7 +188,7 @@ def redrive(  # noqa: PLR0913 - each is an option
 
 def _show_redriven(id: str, found: dict[str, Any], *, dry_run: bool) -> None:
     verb = "would be redriven" if dry_run else "redriven"
-    typer.echo(f"{id}: {found['redriven']} chunks {verb}")
+    typer.echo(f"{id}: {counted(found['redriven'], 'chunk')} {verb}")
     if found["rerun_chunks"]:
         typer.echo(f"{found['rerun_chunks']} of them only with their failed items, {found['rerun_items']} in all")
     _show_chunk_ids(found["ids"])
@@ -210,7 +208,7 @@ def heal(api: Api, id: FanoutId, dry_run: DryRun = False) -> Answer:
     found = api.post(at("fanouts", id, "heal"), {"dry_run": dry_run})
     yield found
     verb = "would be healed" if dry_run else "healed"
-    typer.echo(f"{id}: {found['healed']} dead chunks {verb}, {found['left']} unchanged")
+    typer.echo(f"{id}: {counted(found['healed'], 'dead chunk')} {verb}, {found['left']} unchanged")
     for each in found["treated"][:_NAMED_MAX]:
         typer.echo(f"{each['chunk_id']}: {each['said']}")
     for each in found["refused"][:_NAMED_MAX]:
@@ -234,7 +232,7 @@ def skip(
     body = {"chunk_ids": chunks or [], "failed": failed, "reason": reason, "by": user_name()}
     found = api.post(at("fanouts", id, "skip"), body)
     yield found
-    typer.echo(f"{id}: {len(found['skipped'])} chunks skipped")
+    typer.echo(f"{id}: {counted(len(found['skipped']), 'chunk')} skipped")
     if found["left"]:
         typer.echo("not skipped, because they are running or completed:")
         _show_chunk_ids(found["left"])
@@ -299,7 +297,9 @@ def reconcile(
     if as_json:
         echo_json(found)
     else:
-        typer.echo(f"{id}: {found['chunks']} chunks counted" + (", no differences" if found["is_clean"] else ""))
+        typer.echo(
+            f"{id}: {counted(found['chunks'], 'chunk')} counted" + (", no differences" if found["is_clean"] else "")
+        )
         for each in found["findings"]:
             typer.echo(f"{'repaired' if each['is_repaired'] else 'wrong'}: {each['said']}")
         if found["unsettled"]:

@@ -13,6 +13,7 @@ import typer
 from headgate.cli.api_client import Api, read_json
 from headgate.cli.commands import OptionGroup, calls_server
 from headgate.cli.fanout.views import work_command
+from headgate.cli.output import counted
 from headgate.cli.session import Json, echo_json
 from headgate.errors import UserError
 
@@ -192,7 +193,9 @@ def _show_submitted(answer: dict[str, Any], *, hint: bool) -> None:
     elif answer["status"] == "SPLITTING":
         text = f"splitting, {answer['chunks_total']} chunks so far"
     else:
-        text = f"{answer['chunks_total']} chunks of up to {answer['chunk_size']}, {answer['items_total']} items"
+        size = answer["chunk_size"]
+        each = f"of {counted(size, 'item')}" if size == 1 else f"of up to {size}"
+        text = f"{counted(answer['chunks_total'], 'chunk')} {each}, {counted(answer['items_total'], 'item')}"
     if hint:
         text += f"; follow it with 'headgate fanout watch {run_id}'"
     if answer.get("queue_url"):

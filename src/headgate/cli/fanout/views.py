@@ -59,7 +59,7 @@ def show_fanout(found: Mapping[str, Any]) -> None:
         "status": found["status"],
         "chunks": chunks_text(found),
         "slow lane": _slow_text(found["counts"]),
-        "items": items_text(found["items"]),
+        "items": items_text(found["items"], is_finished=found["is_finished"]),
         "attempts": _attempts_text(found["counts"]),
         "rate": _rate_text(found),
         "remaining": eta_text(found),
@@ -112,12 +112,11 @@ def _slow_text(counts: Mapping[str, int]) -> str | None:
     return ", ".join(parts)
 
 
-def items_text(items: Mapping[str, int]) -> str:
+def items_text(items: Mapping[str, int], *, is_finished: bool) -> str:
     """Return the number of items by outcome; the numbers add up to the total."""
-    names = ("failed", "deferred", "open")
-    return ", ".join(
-        [f"{items['ok']} of {items['total']} ok", *(f"{items[name]} {name}" for name in names if items[name])]
-    )
+    names = {"failed": "failed", "deferred": "deferred", "open": "not run" if is_finished else "open"}
+    parts = [f"{items[name]} {label}" for name, label in names.items() if items[name]]
+    return ", ".join([f"{items['ok']} of {items['total']} ok", *parts])
 
 
 def show_more(shown: int, total: int | None, what: str) -> None:
@@ -263,6 +262,11 @@ def error_text(each: Mapping[str, Any]) -> str:
     """Return the error of a chunk or attempt on one line."""
     if not each.get("error") and not each.get("error_class"):
         return ""
-    line = " ".join(str(each.get("error") or "").split())
-    text = f"{each.get('error_class') or 'error'}: {line}"
-    return text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}…"
+    error_class, error = each.get("error_class") or "error", each.get("error")
+    return error_line(f"{error_class}: {error}" if error else error_class)
+
+
+def error_line(text: str) -> str:
+    """Return as much of an error as a line of a table has. 'headgate chunk show' has all of it."""
+    line = " ".join(text.split())
+    return line if len(line) <= _ERROR_CHARS else f"{line[:_ERROR_CHARS]}…"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from headgate.cli.commands import command_group
 from headgate.cli.output import show_facts, show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.cli.times import ago
@@ -19,11 +20,7 @@ if TYPE_CHECKING:
     from headgate.settings import Settings
     from headgate.store.port import Store
 
-app = typer.Typer(
-    help="Control failover between two regions, one of which writes at a time.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Control failover between two regions, one of which writes at a time.")
 
 _CHECK_SECONDS: Final = 30.0
 _MS: Final = 1000

@@ -20,7 +20,7 @@ import typer
 from headgate.cli.api_client import api_of
 from headgate.cli.commands import command_group
 from headgate.cli.help import first_sentence
-from headgate.cli.navigation.listed_ids import ids, noun_of
+from headgate.cli.navigation.listed_ids import ID_OPTIONS, LISTINGS, ids, nouns_of
 from headgate.errors import HeadgateError
 from headgate.exit_codes import ExitCode
 
@@ -130,47 +130,48 @@ def split_line(line: str) -> tuple[list[str], str]:
 def candidates(context: typer.Context, before: Sequence[str], typed: str) -> Iterator[Candidate]:
     """Yield the words that start with `typed` and may follow the words before it."""
     command: Any = context.find_root().command
-    rest = list(before)
+    rest, path = list(before), []
     while hasattr(command, "commands") and rest and rest[0] in command.commands:
-        command = command.commands[rest.pop(0)]
+        path.append(rest.pop(0))
+        command = command.commands[path[-1]]
     if hasattr(command, "commands"):
         if not rest:
             shown = {name: each for name, each in command.commands.items() if not each.hidden}
             yield from _starting(typed, ((name, first_sentence(each.help or "")) for name, each in shown.items()))
         return
-    yield from _starting(typed, _values(context, command, before[0], rest, typed))
+    yield from _starting(typed, _values(context, command, path, rest, typed))
 
 
 def _values(
     context: typer.Context,
     command: Any,  # noqa: ANN401 - of click, which typer does not export
-    group: str,
+    path: Sequence[str],
     rest: Sequence[str],
     typed: str,
 ) -> Iterator[tuple[str, str]]:
     """Yield the options of a command, the choices of one that takes a value, or those of its next argument."""
     options = {name: each for each in command.params for name in each.opts if each.param_type_name == "option"}
     last = options.get(rest[-1]) if rest else None
+    given = _positional(rest, options)
     if last is not None and not last.is_flag:
         yield from _choices(last)
+        nouns = nouns_of(path[0], path[-1], last.name) if last.name in ID_OPTIONS else ()
+        yield from ((each, "") for each in _ids(context, rest, nouns, given))
         return
     if typed.startswith("-"):
-        given = set(rest)
+        used = set(rest)
         shown = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
         for each in (*shown, *command.get_help_option_names(context)[-1:]):
             if isinstance(each, str):
                 yield each, "Show help."
-            elif not given & set(each.opts) or each.multiple:
+            elif not used & set(each.opts) or each.multiple:
                 yield each.opts[-1], first_sentence(each.help or "")
         return
     arguments = [each for each in command.params if each.param_type_name == "argument"]
-    place = len(_positional(rest, options))
-    if arguments and (place < len(arguments) or arguments[-1].nargs == -1):
-        argument = arguments[min(place, len(arguments) - 1)]
+    if arguments and (len(given) < len(arguments) or arguments[-1].nargs == -1):
+        argument = arguments[min(len(given), len(arguments) - 1)]
         yield from _choices(argument)
-        noun = noun_of(group, argument.name)
-        if noun is not None:
-            yield from ((each, "") for each in _ids(context, rest, noun))
+        yield from ((each, "") for each in _ids(context, rest, nouns_of(path[0], path[-1], argument.name), given))
 
 
 def _choices(parameter: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401
@@ -188,16 +189,20 @@ def _positional(rest: Sequence[str], options: dict[str, Any]) -> list[str]:
     return found
 
 
-def _ids(context: typer.Context, rest: Sequence[str], noun: str) -> list[str]:
+def _ids(context: typer.Context, rest: Sequence[str], nouns: Sequence[str], given: Sequence[str]) -> Iterator[str]:
+    """Yield the ids of some nouns that the server lists; `given` are the arguments that are typed already."""
     chosen = {_CONNECTION[name]: value for name, value in pairwise(rest) if name in _CONNECTION}
     paths = {name: Path(value) if name in ("config", "api_key_file", "ca") else value for name, value in chosen.items()}
     signal.signal(signal.SIGALRM, lambda *_: sys.exit(ExitCode.OK))
     signal.setitimer(signal.ITIMER_REAL, _SECONDS_MAX)
-    try:
-        return ids(api_of(context, **paths), noun)  # type: ignore[arg-type]  # paths where paths are wanted
-    except HeadgateError:
-        # Without a server, or a right to list them, there is nothing to complete.
-        return []
+    for noun in nouns:
+        if "{}" in LISTINGS[noun].path and not given:
+            continue
+        try:
+            yield from ids(api_of(context, **paths), noun, *given[:1])  # type: ignore[arg-type]  # paths where wanted
+        except HeadgateError:
+            # Without a server, or a right to list them, there is nothing to complete.
+            continue
 
 
 def _starting(typed: str, found: Iterator[tuple[str, str]]) -> Iterator[Candidate]:

@@ -1,4 +1,4 @@
-"""Readiness of a period: `headgate why`, `headgate pipeline evaluate` and `headgate pipeline simulate`."""
+"""Readiness of a period: `headgate period why`, `headgate pipeline evaluate` and `headgate pipeline simulate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate period`: shows and overrides single periods of a pipeline: hold, approve, skip, mark-success, force."""
+"""`headgate period`: lists, explains and overrides periods of a pipeline: hold, approve, skip, mark-success, force."""
 
 from __future__ import annotations
 
@@ -8,14 +8,42 @@ import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
-from headgate.cli.options import Pipeline, Reason, Schedule
+from headgate.cli.options import Limit, Pipeline, Reason, Schedule
 from headgate.cli.output import show_facts, show_table
 from headgate.cli.pipelines.explain import why
 from headgate.cli.pipelines.views import LocalTimes, Row, reason_text
 
-app = command_group("Show, explain, hold, approve, skip or force single periods of a pipeline.")
+app = command_group("List, explain, hold, approve, skip or force periods of a pipeline.")
 app.command("why")(why)
 Period = Annotated[str, typer.Argument(metavar="DATE", help="Period: 2026-03-03, 2026-03-03T07, 2026-W10, …")]
+
+
+@server_command(app, "ls")
+def list_periods(
+    api: Api,
+    pipeline: Pipeline,
+    dates: Annotated[str, typer.Option("--dates", metavar="PREFIX", help="Filter by prefix, such as 2026-03.")] = "",
+    limit: Limit = 50,
+) -> Answer:
+    """List the periods of a pipeline with their status, newest first."""
+    found = list(api.entries(at("pipelines", pipeline, "run-logs"), "run_logs", limit, dates=dates or None))
+    yield found
+    times = LocalTimes(api)
+    rows = [
+        (
+            each["date"],
+            each["schedule_id"],
+            each["status"],
+            each["attempts"],
+            each["cause"],
+            times.text(pipeline, each["begun_at"]),
+            times.text(pipeline, each["ended_at"]),
+            reason_text(each),
+        )
+        for each in found
+    ]
+    columns = ("DATE", "SCHEDULE", "STATUS", "ATTEMPTS", "CAUSE", "STARTED", "ENDED", "REASON")
+    show_table(columns, rows, nothing="no periods; see 'headgate period why'")
 
 
 @server_command(app, "show")

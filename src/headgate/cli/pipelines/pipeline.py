@@ -42,7 +42,7 @@ def apply(
         str | None, typer.Option("--reason", metavar="TEXT", help="Recorded with the new version.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, as 'headgate plan' does.")
+        bool, typer.Option("--dry-run", help="Show what would change, as 'headgate pipeline plan' does.")
     ] = False,
     as_json: Json = False,
 ) -> None:

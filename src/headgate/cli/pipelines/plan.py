@@ -1,4 +1,4 @@
-"""`headgate plan` and `headgate diff`: compares definitions with the server, and versions with each other."""
+"""`headgate pipeline plan` and `headgate pipeline diff`: what an upload would change, and what two versions changed."""
 
 from __future__ import annotations
 

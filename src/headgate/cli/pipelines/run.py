@@ -23,6 +23,7 @@ from headgate.cli.options import (
     Timeout,
 )
 from headgate.cli.output import show_cut, show_facts, show_table
+from headgate.cli.pipelines.period import list_periods
 from headgate.cli.pipelines.views import LocalTimes, Row, milliseconds_text, reason_text
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import past_time
@@ -35,6 +36,8 @@ _REJECTED: Final = "REJECTED"
 _DECISION_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.1
 app = command_group("Manage pipeline runs.")
+# An earlier spelling.
+server_command(app, "log", hidden=True)(list_periods)
 # A long poll of the server, and the size of a part.
 _FOLLOW_SECONDS = 10
 _PART_BYTES = 262_144
@@ -124,7 +127,7 @@ def ls(
         for each in found
     ]
     columns = ("DATE", "SCHEDULE", "STATUS", "ATTEMPT", "CAUSE", "STARTED", "DURATION", "REASON")
-    nothing = "no runs; see 'headgate why'" if pipeline else "no matching runs"
+    nothing = "no runs; see 'headgate period why'" if pipeline else "no matching runs"
     show_table(("RUN", *(() if pipeline else ("PIPELINE",)), *columns), rows, nothing=nothing)
     show_cut(limit, is_cut=has_more)
 
@@ -287,34 +290,6 @@ def reruns(
     ]
     columns = ("RERUN", "PIPELINE", "DATE", "STATUS", "KIND", "REQUESTED", "BY", "DECISION")
     show_table(columns, rows, nothing="no reruns")
-
-
-@server_command(app, "log")
-def log(
-    api: Api,
-    pipeline: Pipeline,
-    dates: Annotated[str, typer.Option("--dates", metavar="PREFIX", help="Filter by prefix, such as 2026-03.")] = "",
-    limit: Limit = 50,
-) -> Answer:
-    """List the periods of a pipeline with their status, newest first."""
-    found = list(api.entries(at("pipelines", pipeline, "run-logs"), "run_logs", limit, dates=dates or None))
-    yield found
-    times = LocalTimes(api)
-    rows = [
-        (
-            each["date"],
-            each["schedule_id"],
-            each["status"],
-            each["attempts"],
-            each["cause"],
-            times.text(pipeline, each["begun_at"]),
-            times.text(pipeline, each["ended_at"]),
-            reason_text(each),
-        )
-        for each in found
-    ]
-    columns = ("DATE", "SCHEDULE", "STATUS", "ATTEMPTS", "CAUSE", "STARTED", "ENDED", "REASON")
-    show_table(columns, rows, nothing="no periods; see 'headgate why'")
 
 
 @server_command(app, "jobs")

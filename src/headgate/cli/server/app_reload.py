@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -58,17 +58,18 @@ class AppReload:
         self._current: subprocess.Popen[bytes] | None = None
         self._replaced: list[subprocess.Popen[bytes]] = []
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headgate-reload", daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Start the worker, and watch its files."""
+    def start(self, on_started: Callable[[], None]) -> None:
+        """Start the worker, and watch its files. `on_started` is called once it is ready or could not be loaded."""
         _log.info("apps run in a worker that is reloaded; their HTTP routes are not served", action="app.reload")
+        self._thread = threading.Thread(target=self._run, args=(on_started,), name="headgate-reload", daemon=True)
         self._thread.start()
 
     def stop(self, grace_seconds: float) -> None:
         """Let the workers finish their activities in the grace period, and end them."""
         self._stopping.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
         workers = [each for each in (*self._replaced, self._current) if each is not None and each.poll() is None]
         for each in workers:
@@ -81,7 +82,7 @@ class AppReload:
                 each.send_signal(signal.SIGTERM)
                 each.wait()
 
-    def _run(self) -> None:
+    def _run(self, on_started: Callable[[], None]) -> None:
         loaded: Snapshot | None = None
         seen = snapshot(self._folder)
         while True:
@@ -89,6 +90,8 @@ class AppReload:
             now = snapshot(self._folder)
             if now == seen and now != loaded:
                 self._replace(changed(loaded, now))
+                if loaded is None:
+                    on_started()
                 loaded = now
             seen = now
             if self._stopping.wait(POLL_SECONDS):

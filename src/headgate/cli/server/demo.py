@@ -84,7 +84,7 @@ def _goodbye(url: str) -> None:
     typer.echo(
         "\nThe shop goes on, a period a minute. What to try next:\n"
         f"  approve the prices    {url}/ui/executions/publish-prices  ('Send a signal')\n"
-        "  ask why it waited     headgate why revenue-report\n"
+        "  ask why it waited     headgate period why revenue-report\n"
         "  hold a pipeline       headgate pipeline pause orders-load --reason 'stock taking'\n"
         "  your own pipeline     headgate init my-project, then docs/tutorial.md\n"
         "Give commands the folder of the demo: --home .headgate/demo/home"

@@ -120,11 +120,11 @@ def _check_definitions(file: Path) -> Iterator[CheckResult]:
             remedy = "put the change into the file, then run 'headgate reload'"
             yield CheckResult(name, CheckStatus.WARN, f"{each.pipeline_id}: {each.detail}", remedy)
         elif each.outcome is FolderOutcome.REPLACED:
-            remedy = f"see 'headgate diff {each.pipeline_id}'"
+            remedy = f"see 'headgate pipeline diff {each.pipeline_id}'"
             yield CheckResult(name, CheckStatus.WARN, f"{each.pipeline_id}: {each.file} {each.detail}", remedy)
     for gone in report.gone:
         yield CheckResult(
-            name, CheckStatus.WARN, f"{gone}: no longer in the folder, and in force", "run 'headgate pipeline rm'"
+            name, CheckStatus.WARN, f"{gone}: no longer in the folder, and in force", "run 'headgate pipeline delete'"
         )
     yield CheckResult(name, CheckStatus.OK, f"{len(report.definitions)} loaded from {report.folder} at {report.at}")
 

@@ -42,6 +42,6 @@ def _show(report: dict[str, Any]) -> None:
     for problem in (*report["problems"], *report.get("warnings", ())):
         typer.echo(problem, err=True)
     for each in report["gone"]:
-        typer.echo(f"{each}: no longer in the folder, stays in force; delete it with 'headgate pipeline rm'")
+        typer.echo(f"{each}: no longer in the folder, stays in force; delete it with 'headgate pipeline delete'")
     summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items()) or "none"
     typer.echo(f"{report['folder']}: {counted(len(report['definitions']), 'definition')}: {summary}")

@@ -100,9 +100,11 @@ def up(  # noqa: PLR0913 - each is an option
             settings = with_app_folder(settings, each)
 
     def announce(line: str) -> None:
-        typer.echo(line)
-        if reloading is not None:
-            reloading.start()
+        if reloading is None:
+            typer.echo(line)
+        else:
+            # Ready is what can run the app.
+            reloading.start(lambda: typer.echo(line))
 
     tracing = open_tracing(settings.telemetry)
     try:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
@@ -40,12 +41,16 @@ class Item(enum.StrEnum):
 
 
 class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The dollars for so many of an item, with the page that says so."""
+    """The dollars for so many of an item, with the page that says so.
+
+    `confirmed` is the month of the latest page that was seen to state this price; empty: none later than the table.
+    """
 
     dollars: Annotated[float, Meta(ge=0)]
     per: Annotated[float, Meta(gt=0)] = 1
     unit: str = ""
     source: str = ""
+    confirmed: str = ""
 
     @property
     def of_one(self) -> float:
@@ -58,6 +63,11 @@ class PriceTable(Struct, frozen=True, kw_only=True):
     as_of: str
     region: str
     prices: Mapping[Item, Price]
+
+    @property
+    def unconfirmed(self) -> list[Item]:
+        """The items whose price was not checked since the date of the table."""
+        return [item for item, price in self.prices.items() if not price.confirmed]
 
 
 def published() -> PriceTable:
@@ -74,7 +84,10 @@ def replaced(document: Mapping[str, Any]) -> PriceTable:
     missing = sorted(_HEAD - document.keys())
     if missing:
         raise InvalidPayloadError(f"prices: {', '.join(missing)} missing; write when and where the prices hold")
-    return _table(document, published().prices)
+    table = _table(document, published().prices)
+    # A price of the document counts as checked on the date of the document.
+    given = {item: replace(table.prices[item], confirmed=table.as_of) for item in Item if item in document}
+    return replace(table, prices={**table.prices, **given})
 
 
 def _table(document: Mapping[str, Any], known: Mapping[Item, Price]) -> PriceTable:

@@ -34,6 +34,8 @@ OLDEST_SECONDS_MAX: Final = 900
 HOT_SHARE: Final = 0.5
 # A sample shows a key that many items share; less than this is not worth naming.
 _SAMPLE_SHARE: Final = 0.2
+# Queues that 'headgate aws redrive' processes.
+REDRIVEN: Final = ("-failed-stream", "-failed-events", "-failed-lost-activities")
 # Functions that do nothing unless a stream or a queue invokes them.
 FED: Final = ("stream-router", "waker", "turns", "activities", "chunk-worker", "dead-letter")
 _READY: Final = frozenset({"ACTIVE", "UPDATING"})
@@ -287,6 +289,12 @@ def _mapping(mapping: MappingFacts) -> Iterator[Finding]:
         )
 
 
+def _remedy(queue: QueueFacts) -> str:
+    if queue.name.endswith(REDRIVEN):
+        return "repair the cause that the log of its function names, then: headgate aws redrive"
+    return f"read them, repair the cause, then: aws sqs start-message-move-task --source-arn {queue.arn}"
+
+
 def _queue(queue: QueueFacts) -> Iterator[Finding]:
     subject = f"queue {queue.name}"
     if queue.is_dead_letters:
@@ -296,7 +304,7 @@ def _queue(queue: QueueFacts) -> Iterator[Finding]:
                 "dead letters",
                 subject,
                 f"{queue.waiting:,} {'message' if queue.waiting == 1 else 'messages'} given up",
-                f"read them, repair the cause, then: aws sqs start-message-move-task --source-arn {queue.arn}",
+                _remedy(queue),
             )
         return
     limit_seconds = max(OLDEST_SECONDS_MAX, 2 * queue.visibility_seconds)

@@ -533,7 +533,9 @@ class Client:
         if row.status.is_closed:
             return []
         query = Query(table=ACTIVITIES, index="execution-index", partition=row.execution_id, limit=_OPEN_MAX)
-        return [activity_of(item) for item in self._store.query(query).items]
+        keys = [Key(item["activity_id"]) for item in self._store.query(query).items]
+        items = self._store.get_many(ACTIVITIES, keys) if keys else []
+        return [activity_of(item) for item in items if item is not None]
 
     def query(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = QUERY_SECONDS) -> Raw:
         """Return the answer of a query handler, as of the last turn. Waits for the first turn of a new execution.

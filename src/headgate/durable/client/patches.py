@@ -1,10 +1,15 @@
-"""Patches: which open executions carry the mark of a patch, and which do not, for the retirement of its code."""
+"""Patches: which open executions carry the mark of a patch, and which do not, for the retirement of its code.
+
+A patch is known by its marks, and by the code of live workers: executions that passed it before the change, which still
+need the old branch, have no mark.
+"""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 from headgate.durable.client.listing import open_executions
+from headgate.durable.engine.function_apps import serving_members
 from headgate.durable.model.records import Execution
 from headgate.store.port import Store
 
@@ -26,10 +31,16 @@ class PatchUse(Struct):
     oldest_without_mark: str | None = None
 
 
-def open_patches(store: Store) -> list[PatchUse]:
-    """Return every patch that an open execution has marked, by workflow and patch. Reads all open executions."""
+def open_patches(store: Store, now_ms: int) -> list[PatchUse]:
+    """Return every patch in the code of a live worker or marked by an open execution, by workflow and patch.
+
+    Reads all open executions.
+    """
     rows = sorted(open_executions(store), key=lambda row: row.started_at)
     uses: dict[tuple[str, str], PatchUse] = {}
+    for member in serving_members(store, now_ms):
+        for workflow, patches in member.patches.items():
+            uses |= {(workflow, patch): PatchUse(workflow, patch) for patch in patches}
     for row in rows:
         for patch in row.patches:
             uses.setdefault((row.workflow, patch), PatchUse(row.workflow, patch))

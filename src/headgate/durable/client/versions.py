@@ -89,7 +89,7 @@ class Versions:
         self._deployments = Deployments(store)
 
     def all(self) -> list[AppVersions]:
-        """Return every app with its builds that have a live worker, an open execution or a role. Reads them all."""
+        """Return every app with a build that has a live worker, an open execution or a role. Reads them all."""
         now_ms = self._now_ms()
         alive = [each for each in serving_members(self._store, now_ms) if _has_own_workflows(each)]
         deployments = self._deployments.all()
@@ -98,7 +98,7 @@ class Versions:
         for each in deployments.values():
             known |= {(each.app, build) for build in (each.current, each.ramping) if build}
         apps = []
-        for app in sorted({app for app, _ in known} | set(deployments)):
+        for app in sorted({app for app, _ in known}):
             deployment = deployments.get(app, Deployment(app))
             members = [member for member in alive if member.app == app]
             versions = [
@@ -111,6 +111,8 @@ class Versions:
     def of_app(self, app: str) -> AppVersions:
         """Return the builds of an app. Raises `NotFoundError`."""
         found = next((each for each in self.all() if each.app == app), None)
+        if found is None and app in self._deployments.all():
+            return AppVersions(app, "", [])
         if found is None:
             raise NotFoundError(f"app {app}: no live worker, open execution or deployment; see 'headgate deploy ls'")
         return found
@@ -120,9 +122,12 @@ class Versions:
     def set_current(self, app: str, build: str | None, *, is_forced: bool = False) -> Deployment:
         """Have a build take new executions, or every build if it is None. A ramp ends.
 
-        Raises `ConflictError` if no live worker has the build, unless it is forced.
+        Raises `ConflictError` if no live worker has the build, unless it is forced, and `NotFoundError` for None if
+        nothing is known of the app.
         """
-        if build is not None and not is_forced:
+        if build is None:
+            self.of_app(app)
+        elif not is_forced:
             self._require_worker(app, build)
         return self._deployments.change(
             app,

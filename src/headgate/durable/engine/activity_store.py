@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -28,7 +28,7 @@ from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, S
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import ACTIVITIES
 from headgate.store.model.conditions import Compare, Comparison, all_of, lacks
-from headgate.store.model.requests import Poll, Put, Query, Range, Sort, Write
+from headgate.store.model.requests import Page, Poll, Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
@@ -69,6 +69,13 @@ class AttemptResult(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
 
 
+class HeldClaim(NamedTuple):
+    """A claim of a worker."""
+
+    activity_id: str
+    token: str
+
+
 def options_of(activity: Activity) -> ActivityOptions:
     """Return the options that an activity was started with."""
     return _options(activity.options)
@@ -101,13 +108,13 @@ def deadline(activity: Activity, options: ActivityOptions) -> tuple[int, Timeout
         if options.schedule_to_start is not None and activity.attempt == 0:
             at_ms = activity.scheduled_at_ms + round(1000 * options.schedule_to_start)
             limits.append((at_ms, Timeout.SCHEDULE_TO_START))
-        return min(limits, default=(NEVER_MS, None))
+        return min(limits) if limits else (NEVER_MS, None)
     if options.start_to_close is not None:
         limits.append((activity.started_at_ms + round(1000 * options.start_to_close), Timeout.START_TO_CLOSE))
     if options.heartbeat is not None:
         since_ms = max(activity.started_at_ms, activity.heartbeat_at_ms)
         limits.append((since_ms + round(1000 * options.heartbeat), Timeout.HEARTBEAT))
-    return min(limits, default=(NEVER_MS, None))
+    return min(limits) if limits else (NEVER_MS, None)
 
 
 def cancelled_end(activity: Activity, now_ms: int) -> ActivityEnded:
@@ -162,7 +169,7 @@ class Activities:
         self._draw = draw
         self._membership = membership
         self._dead_letters_days = dead_letters_days
-        self._limits = ConcurrencyLimits(store, clock)
+        self._limits = ConcurrencyLimits(store)
 
     def _new_token(self) -> str:
         return f"{self._token_prefix}{next(self._token_numbers)}"
@@ -237,6 +244,24 @@ class Activities:
                 soonest = min(soonest, item["available_at_ms"])
         return soonest
 
+    def may_start(self, activity: Activity) -> bool:
+        """Whether the rate of a claim allows that it starts now: it may have waited for a thread since then."""
+        options = options_of(activity)
+        if options.rate is None or options.limit_key is None:
+            return True
+        while (now_ms := self.now_ms()) != activity.started_at_ms:
+            start = self._limits.moved_start(options, activity, now_ms)
+            if start is None:
+                return False
+            try:
+                self._store.transact([start])
+            except OutcomeUnknownError:
+                raise
+            except ConflictError:
+                continue  # Another start of the key was recorded meanwhile.
+            return True
+        return True
+
     def release(self, activity: Activity) -> None:
         """Queue a claim again whose attempt has not started."""
         self._settled(activity, self._release)
@@ -290,6 +315,16 @@ class Activities:
             cancelled=activity.is_cancel_requested and outcome.error is not None and is_cancellation(outcome.error),
         )
         return Source(event, activity.ended(), activity.run)
+
+    def fail_unstarted(self, activity: Activity, error: ErrorInfo) -> None:
+        """Count an attempt that no worker could start, and queue the activity again or end it.
+
+        Raises `StaleClaimError` if a worker has claimed it meanwhile.
+        """
+        attempted = replace(activity, attempt=activity.attempt + 1, started_at_ms=self.now_ms())
+        source = self.end_attempt(attempted, AttemptResult(error=error))
+        if source is not None:
+            self.send_end(attempted, source)
 
     def send_end(self, activity: Activity, source: Source) -> None:
         """Put the end of an activity into the execution's inbox, for the worker that advances it.
@@ -439,7 +474,7 @@ class Activities:
             return False
         return True
 
-    def held_rows(self, activities: Sequence[Activity]) -> list[Activity | None]:
+    def held_rows(self, activities: Sequence[Activity | HeldClaim]) -> list[Activity | None]:
         """Return for each claim its current row; None if the store no longer has the claim."""
         items = self._store.get_many(ACTIVITIES, [Key(each.activity_id) for each in activities], consistent=True)
         return [
@@ -482,8 +517,7 @@ class Activities:
             )
         )
         overdue = []
-        for item in page.items:
-            activity = activity_of(item)
+        for activity in self._leased(page, WATCH):
             at_ms, kind = deadline(activity, options_of(activity))
             if kind is not None and at_ms <= self.now_ms():
                 overdue.append((activity, kind))
@@ -496,25 +530,38 @@ class Activities:
         )
         return min((item["lease_expires_ms"] for item in page.items), default=NEVER_MS)
 
-    def held(self, limit: int = 500) -> list[Activity]:
-        """Return the claims stored under this worker's id."""
-        page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=self._worker_id(), limit=limit))
-        return [activity_of(item) for item in page.items]
+    def held(self, limit: int = 500) -> list[HeldClaim]:
+        """Return the claims stored under this worker's id. Eventually consistent (index)."""
+        worker_id = self._worker_id()
+        page = self._store.query(
+            Query(table=ACTIVITIES, index="lease-index", partition=worker_id, limit=limit, poll=Poll.RELAXED)
+        )
+        return [HeldClaim(item["activity_id"], item["token"]) for item in page.items]
 
-    def reclaim(self, worker_id: str, limit: int = 100) -> int:
-        """Queue again, or end, the claims of a dead worker, and return how many there were."""
+    def reclaim(self, worker_id: str, reason: str = "", limit: int = 100) -> int:
+        """Queue again, or end, the claims of a dead worker, and return how many the index has.
+
+        `reason` is what is known of its death.
+        """
         page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=worker_id, limit=limit))
-        rows = [activity_of(item) for item in page.items]
-        outcomes = self._store.transact_many([self._reclaim_writes(row) for row in rows])
+        rows = self._leased(page, worker_id)
+        outcomes = self._store.transact_many([self._reclaim_writes(row, reason) for row in rows]) if rows else []
         for refusal in outcomes:
             if refusal is not None and not isinstance(refusal, ConflictError):
                 raise refusal
-        return len(rows)
+        return len(page.items)
 
-    def _reclaim_writes(self, row: Activity) -> list[Write]:
+    def _leased(self, page: Page, lease: str) -> list[Activity]:
+        """Return the rows of a page of the lease index that still have this lease: the index has keys, and may lag."""
+        keys = [Key(item["activity_id"]) for item in page.items]
+        items = self._store.get_many(ACTIVITIES, keys, consistent=True) if keys else []
+        rows = [activity_of(item) for item in items if item is not None]
+        return [row for row in rows if row.lease_pk == lease]
+
+    def _reclaim_writes(self, row: Activity, reason: str) -> list[Write]:
         """Return the writes that queue the claim of a dead worker again, or end it if no attempt is left."""
         fact = f"activity {row.activity_id} attempt {row.attempt}: its worker {row.worker} died"
-        return self._unfinished(row, ErrorInfo(type="WorkerDied", message=fact))
+        return self._unfinished(row, ErrorInfo(type="WorkerDied", message=f"{fact}: {reason}" if reason else fact))
 
     def _unfinished(self, row: Activity, error: ErrorInfo) -> list[Write]:
         """Return the writes that count an attempt whose worker is gone, and queue or end the activity."""

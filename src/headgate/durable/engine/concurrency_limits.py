@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from headgate.clock import Clock
-from headgate.durable.engine.rate_window import Starts, with_start
+from headgate.durable.engine.rate_window import Starts, with_start, without_start
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.records import Activity
 from headgate.store.catalogue.tables import ACTIVITIES, CONTROL
@@ -32,9 +31,8 @@ _starts_decoder: Final = msgspec.json.Decoder(tuple[Starts, ...])
 class ConcurrencyLimits:
     """Admits activities within their limits."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = clock
 
     def admit(
         self, options: ActivityOptions, claimed: Activity, assigned: dict[str, set[str]]
@@ -68,11 +66,17 @@ class ConcurrencyLimits:
         if options.rate is not None:
             # One start per poll: the next poll reads the row as this one wrote it.
             assigned.setdefault(options.limit_key, set()).add(FULL)
-            start = self._start(options.limit_key, options.rate, options.per)
+            start = self._start(options.limit_key, options.rate, options.per, claimed.started_at_ms)
             if start is None:
                 return None
             writes.append(start)
         return claimed, writes
+
+    def moved_start(self, options: ActivityOptions, claimed: Activity, now_ms: int) -> Write | None:
+        """Return the write that has a claim count as a start of now instead of then, or None if its rate is reached."""
+        assert options.limit_key is not None, "only with a rate"
+        assert options.rate is not None, "only with a rate"
+        return self._start(options.limit_key, options.rate, options.per, now_ms, instead_of_ms=claimed.started_at_ms)
 
     def freed(self, activity: Activity) -> list[Write]:
         """Return the writes that free the slot of an activity, if it has one."""
@@ -109,12 +113,16 @@ class ConcurrencyLimits:
         row = self._store.get(ACTIVITIES, Key(slot["activity_id"]), consistent=True)
         return row is not None and row["token"] == slot["token"]
 
-    def _start(self, key: str, rate: int, per_seconds: float) -> Write | None:
+    def _start(
+        self, key: str, rate: int, per_seconds: float, now_ms: int, instead_of_ms: int | None = None
+    ) -> Write | None:
         """Return the write that records a start of a key, or None if its rate is reached."""
-        now_ms = int(self._clock.seconds() * 1000)
         per_ms = max(1, round(1000 * per_seconds))
         item = self._store.get(CONTROL, Key(_partition(key), _RATE), consistent=True)
-        starts = with_start(_recent(item, rate, per_ms, now_ms), rate, per_ms, now_ms)
+        recent = _recent(item, rate, per_ms, now_ms)
+        if instead_of_ms is not None:
+            recent = without_start(recent, instead_of_ms)
+        starts = with_start(recent, rate, per_ms, now_ms)
         if starts is None:
             return None
         version = 0 if item is None else item["version"]

@@ -145,6 +145,8 @@ class Engine:
         self._clock = clock
         self._ids = ids
         self._host = host
+        # The callables of every turn's context, bound once.
+        self._callables = (host.claim, host.membership, ids.ulid, host.event_writes)
         self._build = host.build
         self._live_max = live_max
         self._replay_always = replay_always
@@ -233,6 +235,21 @@ class Engine:
         while len(self._live) > self._live_max:
             self._evict(next(iter(self._live)))
         return claims
+
+    def store_events(self) -> None:
+        """Move the events that are only in memory into the inboxes: this process takes no more turns.
+
+        Raises what the store raises; the events then stay in memory.
+        """
+        batch = self.ready.take(CYCLE_MAX)
+        while batch:
+            try:
+                for execution_id, work in batch:
+                    self._inboxes.store(execution_id, work.sources, self._now_ms())
+            except Exception:
+                self.ready.put_back(batch)
+                raise
+            batch = self.ready.take(CYCLE_MAX)
 
     def drop(self) -> None:
         """Evict every execution from memory."""
@@ -550,10 +567,7 @@ class Engine:
         return self._store.transact_many(transactions)
 
     def _context(self, now_ms: int, traceparent: str = "") -> TurnContext:
-        host = self._host
-        return TurnContext(
-            now_ms, host.worker_id, host.claim, host.membership, self._ids.ulid, host.event_writes, traceparent
-        )
+        return TurnContext(now_ms, self._host.worker_id, *self._callables, traceparent)
 
     # Spans, if tracing is on.
 

@@ -31,6 +31,8 @@ class FunctionApp(Struct, frozen=True, omit_defaults=True):
     queues: tuple[str, ...] = ()
     # The schedules that the app declares, with the digest of each.
     schedules: tuple[str, ...] = ()
+    # The patches in the code of its workflows, by workflow.
+    patches: dict[str, list[str]] = {}
     registered_at_ms: int = 0
 
     def as_member(self, now_ms: int) -> Member:
@@ -46,6 +48,7 @@ class FunctionApp(Struct, frozen=True, omit_defaults=True):
             activities=self.activities,
             queues=self.queues,
             schedules=self.schedules,
+            patches=self.patches,
             seen_at_ms=now_ms,
         )
 

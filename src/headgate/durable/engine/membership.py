@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -82,6 +82,8 @@ class Member(Struct, frozen=True, omit_defaults=True):
     build: str = ""
     # The workflows whose executions it pins to its build.
     pinned: tuple[str, ...] = ()
+    # The patches in the code of its workflows, by workflow.
+    patches: dict[str, list[str]] = {}
     # Set by another worker after the lease expired: the worker can claim nothing more, and its claims are reclaimed.
     is_revoked: bool = msgspec.field(default=False, name="is_given_up")
     seen_at_ms: int = 0
@@ -148,12 +150,14 @@ class Fleet:
         queues: Collection[str],
         *,
         pinned: Collection[str] = (),
+        patches: Mapping[str, Sequence[str]] | None = None,
         schedules: Collection[str] = (),
         alone: bool = False,
     ) -> None:
         """Register as a worker under a new id. `pinned` are the workflows whose executions it pins to its build.
 
-        `schedules` are those that its app declares, with the digest of each. A worker that is `alone` does not read the
+        `patches` are those in the code of its workflows. `schedules` are those that its app declares, with the digest
+        of each. A worker that is `alone` does not read the
         rows of the others: it advances no execution, and there may be thousands of its kind.
         """
         now_ms = self._now_ms()
@@ -174,6 +178,7 @@ class Fleet:
             limits=self._limits,
             build=self.build,
             pinned=tuple(sorted(pinned)),
+            patches={name: list(found) for name, found in sorted((patches or {}).items())},
         )
         self._lease_until = self._clock.monotonic() + self.lease_seconds
         # The index needs the attribute, which is omitted as a default.
@@ -201,6 +206,11 @@ class Fleet:
         self._member = renewed
         self._lease_until = asked_at + self.lease_seconds
         return True
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there was no other worker when the fleet was read last."""
+        return not self._others
 
     def has_lease(self) -> bool:
         """Whether the lease is certainly valid: no other worker can have revoked it yet."""

@@ -23,6 +23,15 @@ class Starts(Struct, frozen=True, array_like=True):
     count: int = 1
 
 
+def without_start(recent: Sequence[Starts], at_ms: int) -> tuple[Starts, ...]:
+    """Return the recent starts without one at a time; all of them if there is none."""
+    for place, each in enumerate(recent):
+        if each.first_ms <= at_ms <= each.last_ms:
+            rest = (Starts(each.first_ms, each.last_ms, each.count - 1),) if each.count > 1 else ()
+            return (*recent[:place], *rest, *recent[place + 1 :])
+    return tuple(recent)
+
+
 def with_start(recent: Sequence[Starts], rate: int, per_ms: int, now_ms: int) -> tuple[Starts, ...] | None:
     """Return the recent starts with one at this time, or None if that would exceed the limit."""
     # Entries further ahead than a window are from before the clock was set back.

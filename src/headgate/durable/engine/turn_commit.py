@@ -143,7 +143,7 @@ def turn_transaction(
         row.turn + 1,
         row.run,
         context.now_ms,
-        tuple([source.event for source in sources]),
+        (sources[0].event,) if len(sources) == 1 else tuple([source.event for source in sources]),
         tuple(commands),
         tuple(notes),
         context.worker,

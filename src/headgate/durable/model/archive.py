@@ -94,7 +94,7 @@ class Archiver:
         done = 0
         for item in self._due(ARCHIVE, self._now_ms(), limit):
             try:
-                done += self._archive_one(execution_of(item))
+                done += self._archive_one(item["execution_id"])
             except CorruptionError as exc:
                 # It stays due and is tried again; other histories need not wait for it.
                 _log.critical("history cannot be archived", execution_id=item["execution_id"], error=str(exc))
@@ -108,8 +108,8 @@ class Archiver:
         query = Query(table=EXECUTIONS, index="ready-index", partition=partition, sort=sort, limit=limit)
         return self._store.query(query).items
 
-    def _archive_one(self, hint: Execution) -> int:
-        item = self._store.get(EXECUTIONS, Key(hint.execution_id), consistent=True)
+    def _archive_one(self, execution_id: str) -> int:
+        item = self._store.get(EXECUTIONS, Key(execution_id), consistent=True)
         if item is None:
             return 0
         row = execution_of(item)

@@ -10,7 +10,7 @@ import builtins
 import inspect
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import _lru_cache_wrapper, lru_cache
 from pathlib import PurePath
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -67,10 +67,16 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class LintResult(Struct, frozen=True):
-    """The findings of a lint, and whether every name was resolved: one may be defined later."""
+    """The findings of a lint, and whether every name was resolved: one may be defined later.
+
+    `patches` are the names that the code passes to `patched` and `deprecate_patch` as literals. `has_sets` is whether
+    the code makes a set or names the type, so that an order may differ between processes.
+    """
 
     findings: list[str]
     is_whole: bool
+    patches: list[str] = []
+    has_sets: bool = False
 
 
 def lint(function: Callable[..., object]) -> LintResult:
@@ -81,7 +87,9 @@ def lint(function: Callable[..., object]) -> LintResult:
     """
     root = inspect.unwrap(function)
     findings: dict[tuple[int, str], None] = {}
+    patches: set[str] = set()
     is_whole = True
+    has_sets = False
     # The functions to check, with the line of the workflow that leads to each; None for the workflow itself.
     waiting: deque[tuple[Callable[..., object], int | None]] = deque([(root, None)])
     seen: set[object] = set()
@@ -99,10 +107,13 @@ def lint(function: Callable[..., object]) -> LintResult:
         for line, sentence in sorted(checker.findings):
             place = "" if from_line is None else f"{_location(current)}:{line}: "
             findings[(from_line or line, f"{place}{sentence}")] = None
+        patches |= checker.patches
+        has_sets = has_sets or any(_is_set(each, names) for each in ast.walk(definition))
         is_whole = is_whole and not names.has_unknown
         followed = [(each, from_line or line) for line, each in checker.mentioned if _is_near(each, root)]
         waiting.extend(followed)
-    return LintResult([f"line {line}: {sentence}" for line, sentence in sorted(findings)], is_whole)
+    sentences = [f"line {line}: {sentence}" for line, sentence in sorted(findings)]
+    return LintResult(sentences, is_whole, sorted(patches), has_sets)
 
 
 def _is_near(function: FunctionType, root: Callable[..., object]) -> bool:
@@ -253,12 +264,15 @@ class _Checker(ast.NodeVisitor):
         self.findings: set[tuple[int, str]] = set()
         # Functions that are called here or passed on, with the line.
         self.mentioned: list[tuple[int, FunctionType]] = []
+        self.patches: set[str] = set()
         self._names = names
         self._side_effects = side_effects
 
     def visit_Call(self, node: ast.Call) -> None:
         meaning = self._names.meaning(node.func) or ""
-        if not _is_side_effect(meaning):
+        if _is_of_headgate(meaning, "patched", "deprecate_patch"):
+            self.patches.update(_texts([*node.args, *(each.value for each in node.keywords)]))
+        if not _is_of_headgate(meaning, "side_effect"):
             self._check(node, meaning, remedy=_remedy_of_call(meaning, node))
             self.generic_visit(node)
 
@@ -324,18 +338,32 @@ def _is_text_set(node: ast.expr, names: _Names) -> bool:
             return False
 
 
+def _is_set(node: ast.AST, names: _Names) -> bool:
+    """Whether a piece of code makes a set, or names the type."""
+    return isinstance(node, ast.Set | ast.SetComp) or names.meaning(node) in _SETS
+
+
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def _is_side_effect(meaning: str) -> bool:
-    return meaning.startswith("headgate.") and meaning.endswith(".side_effect")
+def _is_of_headgate(meaning: str, *names: str) -> bool:
+    """Whether a full name is that of one of these functions, such as `headgate.patched`."""
+    owner, _, name = meaning.rpartition(".")
+    return name in names and owner.partition(".")[0] == "headgate"
+
+
+def _texts(nodes: Iterable[ast.expr]) -> Iterator[str]:
+    """Yield the values of string literals."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _side_effects(names: _Names, definition: ast.AST) -> Iterator[str]:
     """Yield the names of functions that are passed to `side_effect`, where such code is allowed."""
     for node in ast.walk(definition):
-        if isinstance(node, ast.Call) and _is_side_effect(names.meaning(node.func) or ""):
+        if isinstance(node, ast.Call) and _is_of_headgate(names.meaning(node.func) or "", "side_effect"):
             yield from (argument.id for argument in node.args if isinstance(argument, ast.Name))
 
 

@@ -154,7 +154,7 @@ class Schedules:
         """Return the stored schedule. Raises `NotFoundError`."""
         schedule = self._find(schedule_id)
         if schedule is None:
-            raise NotFoundError(f"schedule {schedule_id[:80]!r}: there is none of this id; list them to see which are")
+            raise NotFoundError(f"schedule {schedule_id[:80]!r}: there is none; 'headgate schedule ls' lists them")
         return schedule
 
     def ls(self, *, limit: int = 100, cursor: str | None = None) -> SchedulePage:

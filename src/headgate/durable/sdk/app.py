@@ -11,6 +11,7 @@ from headgate.durable.bus.events import Event, Mode
 from headgate.durable.bus.subscriptions import RETRY_DEFAULT, Filter, HandlerSignature, Subscription
 from headgate.durable.http.router import Router
 from headgate.durable.model import payload
+from headgate.durable.model.async_invocation import AsyncInvocation
 from headgate.durable.model.declarations import Versioning
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import NULL, ActivityOptions, Cancellation
@@ -149,6 +150,7 @@ class App(Router):
         limit: Limit | None = None,
         isolate: bool = False,
         cancellation: Cancellation | str = Cancellation.REQUEST,
+        invocation: AsyncInvocation | None = None,
     ) -> DeclaresActivity: ...
 
     def activity(  # type: ignore[misc]  # noqa: PLR0913 - each is an option of users
@@ -166,6 +168,7 @@ class App(Router):
         limit: Limit | None = None,
         isolate: bool = False,
         cancellation: Cancellation | str = Cancellation.REQUEST,
+        invocation: AsyncInvocation | None = None,
     ) -> Any:
         """Declare a function, async or not, as an activity: a side effect with retries and time limits.
 
@@ -175,6 +178,8 @@ class App(Router):
         `cancellation` is for workflow code that cancels the activity it awaits: with "request" it goes on at once and
         the activity is stopped; with "wait" it goes on once the activity has ended; with "abandon" it goes on at once
         and the activity runs on.
+
+        With `invocation`, the activity is a Lambda function of its own on AWS, which is invoked asynchronously.
         """
         options = ActivityOptions(
             queue=check_name("queue", queue),
@@ -194,6 +199,7 @@ class App(Router):
                 limit=limit,
                 isolate=isolate,
                 interceptors=self.interceptors,
+                invocation=invocation,
             )
             self._declare(self.activities, "activity", activity.name, activity)
             return activity

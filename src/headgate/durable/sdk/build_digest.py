@@ -65,8 +65,9 @@ def source_files(modules: Iterable[str]) -> list[tuple[str, bytes]]:
         root = _root(name, file)
         is_installed = not _INSTALLED.isdisjoint(file.parts)
         for imported in _imported(tree, name, is_package=file.name == "__init__.py"):
-            # Next to an installed package are those of others.
-            if is_installed and _package(imported) != _package(name):
+            package = _package(imported)
+            # Next to an installed package, and to an app in the package of a Lambda function, are those of others.
+            if package != _package(name) and (is_installed or package in _installed_in(root)):
                 continue
             pending.extend((each, path) for each, path in _resolve(root, imported) if each not in found)
     return sorted(found.items())
@@ -80,6 +81,14 @@ def _declared(app: App) -> Iterator[Any]:
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
+
+
+@lru_cache(maxsize=8)
+def _installed_in(root: Path) -> frozenset[str]:
+    """Return the packages that are installed into a folder, whose versions are not those of the app's code."""
+    records = [path.read_text() for path in root.glob("*.dist-info/RECORD")]
+    files = [line.partition(",")[0].partition("/")[0] for record in records for line in record.splitlines()]
+    return frozenset({"headgate", *(each.removesuffix(".py") for each in files)})
 
 
 def _source_file(module: str) -> Path | None:

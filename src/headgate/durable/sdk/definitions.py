@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from headgate.durable.model import payload
+from headgate.durable.model.async_invocation import AsyncInvocation, check_invocation
 from headgate.durable.model.declarations import Versioning
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import NULL, ActivityOptions, Cancellation, ParentClose, StartChild
@@ -90,6 +91,7 @@ class Activity(Generic[P, R]):
         is_handler: bool = False,
         look: Callable[[Any], Any] | None = None,
         interceptors: Sequence[Interceptor] = (),
+        invocation: AsyncInvocation | None = None,
     ) -> None:
         self.name = check_name("activity", name)
         # Made once: every call names its input and its result, for errors.
@@ -106,6 +108,10 @@ class Activity(Generic[P, R]):
         self.isolate = isolate
         self.activity_options = options
         self.limit = limit
+        # None: the activity is invoked through its task queue.
+        self.invocation = invocation
+        if invocation is not None:
+            check_invocation(name, options)
         if isolate and self.is_async:
             raise DefinitionError(f"activity {name}: isolate=True is for functions that are not async")
 
@@ -144,6 +150,8 @@ class Activity(Generic[P, R]):
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.activity_options = msgspec.structs.replace(self.activity_options, **changed)
+        if self.invocation is not None:
+            check_invocation(self.name, copy.activity_options)
         return copy
 
     def options_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActivityOptions:

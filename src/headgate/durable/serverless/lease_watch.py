@@ -36,13 +36,17 @@ class LeaseWatch:
         """Return a delayed check for every worker."""
         return [self._later(member, WorkerWake(member.worker_id, member.beats)) for member in list_members(self._store)]
 
+    def check_of(self, worker_id: str, reason: str) -> Due | None:
+        """Return a delayed check of a worker that may be dead for this reason; None if it has left."""
+        member = self._member(worker_id)
+        return None if member is None else self._later(member, WorkerWake(worker_id, member.beats, reason=reason))
+
     def check(self, wake: WorkerWake) -> Due | None:
         """Reclaim the activities of a worker without a heartbeat since, and return when to check for more of them."""
-        item = self._store.get(WORKERS, Key(wake.worker_id), consistent=True)
-        member = None if item is None else typed_decode.convert(item, Member)
+        member = self._member(wake.worker_id)
         if member is None or member.beats != wake.beats or not self._worker.fleet.revoke(member):
             return None
-        reclaimed = self._worker.activities.reclaim(wake.worker_id)
+        reclaimed = self._worker.activities.reclaim(wake.worker_id, wake.reason)
         if reclaimed:
             _log.warning("activities of a dead worker reclaimed", worker_id=wake.worker_id, activities=reclaimed)
         elif wake.is_revoked:
@@ -50,6 +54,10 @@ class LeaseWatch:
             return None
         # Checked once more: the last claims may not show in the index yet.
         return self._later(member, replace(wake, is_revoked=True))
+
+    def _member(self, worker_id: str) -> Member | None:
+        item = self._store.get(WORKERS, Key(worker_id), consistent=True)
+        return None if item is None else typed_decode.convert(item, Member)
 
     def _remove(self, member: Member) -> None:
         try:

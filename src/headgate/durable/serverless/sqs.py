@@ -3,17 +3,18 @@
 Turns use a FIFO queue with one message group per execution, so that at most one invocation advances an execution. A
 FIFO queue has no delay per message, so a wake-up that is due within 15 minutes waits in a standard queue and is passed
 on when due; a later one is a one-time schedule that sends it to that queue. Activities use a standard queue for each
-task queue: their rows are fenced, and they need no order.
+task queue: their rows are fenced, and they need no order. Those with a function of their own go through the delay
+queue, too, whose consumer invokes the function.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -34,7 +35,11 @@ DELAY_SECONDS_MAX: Final = 900
 # A schedule fires up to a minute late. It is set this much early, and the delay of the queue covers the rest.
 AHEAD_SECONDS: Final = 300
 GROUP_CHARS_MAX: Final = 128
+# A turn that could not be taken is delivered again after this, doubled with each delivery.
+RETRY_SECONDS_MAX: Final = 120
 _log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class OneTimeSchedules(Protocol):
@@ -57,10 +62,31 @@ class QueueUrls(Struct, frozen=True, kw_only=True):
     activities: Mapping[str, str]
 
 
+class ReceivedTurn(Struct, frozen=True, kw_only=True):
+    """A message of the queue of turns: `receives` counts its deliveries, this one included."""
+
+    receipt: str
+    receives: int
+
+    @property
+    def retry_seconds(self) -> int:
+        """Return the back-off before the next delivery."""
+        return min(RETRY_SECONDS_MAX, 1 << min(self.receives - 1, 7))
+
+
 class WakeQueues:
     """Sends wake-ups. Safe to use from many threads, and idempotent."""
 
-    def __init__(self, client: SQSClient, schedules: OneTimeSchedules, urls: QueueUrls, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: SQSClient,
+        schedules: OneTimeSchedules,
+        urls: QueueUrls,
+        clock: Clock,
+        invoked: Collection[str] = (),
+    ) -> None:
+        """`invoked` are the activities that have functions of their own."""
+        self._invoked = invoked
         self._client = client
         self._schedules = schedules
         self._urls = urls
@@ -80,7 +106,7 @@ class WakeQueues:
         posts: dict[str, list[dict[str, Any]]] = {}
         count = 0
         for due in dues:
-            if isinstance(due.wake, ActivityWake) and due.wake.queue not in self._urls.activities:
+            if isinstance(due.wake, ActivityWake) and self._url_of(due.wake) is None:
                 # Activities of other queues wait for a worker process.
                 _log.debug("no function serves this queue", queue=due.wake.queue, activity_id=due.wake.activity_id)
                 continue
@@ -104,6 +130,29 @@ class WakeQueues:
             with _refusal_logged(due):
                 self._schedules.drop(_schedule_name(due))
 
+    def retry_soon(self, messages: Sequence[ReceivedTurn]) -> None:
+        """Deliver turns that were not taken again after a back-off, instead of after the visibility time-out.
+
+        Until then their executions would wait, since a FIFO queue holds back the messages of their groups. Messages
+        that SQS refuses to change come back after the visibility time-out.
+        """
+        for batch in _batches(messages):
+            entries: Any = [
+                {"Id": str(number), "ReceiptHandle": each.receipt, "VisibilityTimeout": each.retry_seconds}
+                for number, each in enumerate(batch)
+            ]
+            try:
+                failed = self._client.change_message_visibility_batch(QueueUrl=self._urls.turns, Entries=entries).get(
+                    "Failed", []
+                )
+            except (ClientError, BotoCoreError) as exc:
+                _log.warning("turns come back after the visibility time-out", count=len(batch), error=str(exc))
+                continue
+            if failed:
+                _log.warning(
+                    "turns come back after the visibility time-out", count=len(failed), error=failed[0].get("Code")
+                )
+
     def _schedule(self, due: Due) -> None:
         at = datetime.fromtimestamp(due.at_ms / 1000 - AHEAD_SECONDS, UTC)
         body: dict[str, Any] = msgspec.to_builtins(due)
@@ -119,8 +168,13 @@ class WakeQueues:
                 "MessageGroupId": group_of(due.wake.execution_id),
                 "MessageDeduplicationId": _digest(due.wake.execution_id, due.wake.cause),
             }
-        url = self._urls.activities[due.wake.queue] if isinstance(due.wake, ActivityWake) else self._urls.later
+        url = self._url_of(due.wake) if isinstance(due.wake, ActivityWake) else self._urls.later
+        assert url is not None, "wake-ups of other queues are not sent"
         return url, {**entry, "DelaySeconds": seconds}
+
+    def _url_of(self, wake: ActivityWake) -> str | None:
+        """Return the queue of an activity; None if no function serves it."""
+        return self._urls.later if wake.name in self._invoked else self._urls.activities.get(wake.queue)
 
     def _send_batch(self, url: str, entries: Sequence[dict[str, Any]]) -> None:
         numbered: Any = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
@@ -170,7 +224,7 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _batches(entries: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _batches(entries: Iterable[T]) -> Iterator[list[T]]:
     left = iter(entries)
     while batch := list(islice(left, BATCH_MAX)):
         yield batch

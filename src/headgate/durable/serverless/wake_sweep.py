@@ -18,7 +18,7 @@ from headgate.durable.model.archive import Archiver
 from headgate.durable.model.records import INBOX, TIMERS_DUE, UNDISPATCHED
 from headgate.durable.serverless.activity_handler import store_results
 from headgate.durable.serverless.lease_watch import LeaseWatch
-from headgate.durable.serverless.wakeups import AT_ONCE_MS, ActivityWake, Due, TurnWake
+from headgate.durable.serverless.wakeups import AT_ONCE_MS, Due, TurnWake, activity_wake
 from headgate.durable.service import Service
 from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIMERS
 from headgate.store.model.requests import Query, Range, Sort
@@ -54,6 +54,7 @@ class WakeSweep:
             activities=tuple(sorted(service.app.activity_names())),
             queues=tuple(sorted(task_queues)),
             schedules=self._worker.declared_schedules,
+            patches=self._worker.patches(),
         )
 
     def register(self) -> None:
@@ -79,7 +80,7 @@ class WakeSweep:
                 wake = TurnWake(item["execution_id"], f"{cause}#{item.get('timer_id', '')}", item.get("timer_id"))
                 turns[wake.execution_id, wake.timer_id] = Due(wake, AT_ONCE_MS)
         tasks = [
-            Due(ActivityWake(item["activity_id"], queue), AT_ONCE_MS)
+            Due(activity_wake(item), AT_ONCE_MS)
             for queue in self._task_queues
             for item in self._overdue_rows(ACTIVITIES, "queue-index", queue_partition(queue), now_ms)
         ]

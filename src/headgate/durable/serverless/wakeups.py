@@ -31,11 +31,15 @@ class TurnWake(Struct, frozen=True, tag="turn", omit_defaults=True):
     timer_id: str | None = None
 
 
-class ActivityWake(Struct, frozen=True, tag="activity"):
+class ActivityWake(Struct, frozen=True, tag="activity", omit_defaults=True):
     """An activity waits in a task queue."""
 
     activity_id: str
     queue: str
+    # Its name; empty for the delivery of an event, whose row has the name of its subscription.
+    name: str = ""
+    # The attempt that it waits for.
+    attempt: int = 0
 
 
 class WorkerWake(Struct, frozen=True, tag="worker", omit_defaults=True):
@@ -44,6 +48,8 @@ class WorkerWake(Struct, frozen=True, tag="worker", omit_defaults=True):
     worker_id: str
     beats: int
     is_revoked: bool = msgspec.field(default=False, name="is_given_up")
+    # Why it may be dead, if that is known.
+    reason: str = ""
 
 
 Wake = TurnWake | ActivityWake | WorkerWake
@@ -83,9 +89,15 @@ def wake_for(table: Table, item: Mapping[str, Any]) -> Due | None:
         cause = f"{item['timer_id']}@{at_ms}"
         return Due(TurnWake(item["execution_id"], cause, item["timer_id"]), at_ms)
     if table is ACTIVITIES and item.get("queue_pk") is not None:
-        queue = str(item["queue_pk"]).removeprefix(queue_partition(""))
-        return Due(ActivityWake(item["activity_id"], queue), item["available_at_ms"])
+        return Due(activity_wake(item), item["available_at_ms"])
     return None
+
+
+def activity_wake(item: Mapping[str, Any]) -> ActivityWake:
+    """Return the wake-up for the row of a queued activity."""
+    queue = str(item["queue_pk"]).removeprefix(queue_partition(""))
+    name = "" if item.get("subscription") is not None else str(item["name"])
+    return ActivityWake(item["activity_id"], queue, name, int(item.get("attempt", 0)) + 1)
 
 
 def again(wake: TurnWake, at_ms: int, now_ms: int) -> Due:

@@ -30,7 +30,7 @@ class AsyncExecutor:
 
     def perform(self, activity: Activity) -> None:
         """Start an activity, and return without waiting for its end."""
-        if not self._worker.still_holds(activity):
+        if not self._worker.may_start(activity):
             return
         running = self._worker.begin(activity)
         asyncio.run_coroutine_threadsafe(self._perform(activity, running), self._running_loop())

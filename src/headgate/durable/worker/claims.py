@@ -53,6 +53,11 @@ class Prefetch:
             room = min(room, within_limit - queued)
         return max(0, room)
 
+    def has_room(self, queued: int, threads: int) -> bool:
+        """Whether to claim one more activity."""
+        # The next idle thread takes it at once.
+        return queued < min(threads, self._prefetch_max) or self.room(queued, threads) > 0
+
     def surplus(self, queued: int, threads: int) -> int:
         """Return how many queued claims to release: none while the threads make progress."""
         return 0 if self._seconds_left() > 0 else max(0, queued - threads)
@@ -125,6 +130,10 @@ class HeldClaims:
         """Return how many more activities this worker should claim."""
         return self.prefetch.room(len(self.queue) + self._reserved, self.threads)
 
+    def has_room(self) -> bool:
+        """Whether this worker should claim one more activity."""
+        return self.prefetch.has_room(len(self.queue) + self._reserved, self.threads)
+
     def enqueue(self, claims: Sequence[Activity]) -> None:
         """Queue committed claims for a thread."""
         if not self.queue:
@@ -160,7 +169,9 @@ class HeldClaims:
     def watch_deadlines(self, claims: Sequence[Activity]) -> None:
         """Include claims that were just queued in `next_due_ms`."""
         for activity in claims:
-            self._queue_deadline_ms = min(self._queue_deadline_ms, wait_deadline(activity)[0])
+            deadline_ms = wait_deadline(activity)[0]
+            if deadline_ms < self._queue_deadline_ms:
+                self._queue_deadline_ms = deadline_ms
 
     def reset_queue_deadline(self) -> None:
         """Forget the first deadline of the queue; `lower_queue_deadline` sets it anew."""
@@ -211,4 +222,5 @@ class LostClaimFinder:
         confirmed = [each for each in lost if each.token in self._suspects]
         self._suspects = {each.token for each in lost} - {each.token for each in confirmed}
         # The index may lag behind the row, which may have ended.
-        return [each for each in confirmed if self._activities.is_held(each)]
+        rows = self._activities.held_rows(confirmed) if confirmed else []
+        return [row for row in rows if row is not None]

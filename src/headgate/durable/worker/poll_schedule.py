@@ -12,6 +12,7 @@ from headgate.durable.worker.claims import HeldClaims
 from headgate.durable.worker.slots import Slots
 
 RENEW: Final = "renew"
+LOOK: Final = "look for other workers"
 SWEEP: Final = "sweep"
 ARCHIVE: Final = "archive"
 DECLARED: Final = "declared"
@@ -37,7 +38,7 @@ class PollSchedule:
         self._is_stale = True
         self._idle_until = 0.0
         self._is_claim_rejected = False
-        self._due_at = {RENEW: 0.0, SWEEP: 0.0, ARCHIVE: 0.0, DECLARED: 0.0, UNDECLARED: 0.0}
+        self._due_at = {RENEW: 0.0, LOOK: 0.0, SWEEP: 0.0, ARCHIVE: 0.0, DECLARED: 0.0, UNDECLARED: 0.0}
 
     # From any thread.
 

@@ -66,17 +66,16 @@ class QueryResponder:
 
     def _listen(self) -> None:
         while not self._stopping.is_set():
-            generation = 0
             try:
                 # Not the commits of this process, which answers its own queries: there is one for every step.
                 generation = self._store.generation(WORK, others=True)
                 self.answer_open()
+                if not self._stopping.is_set():
+                    self._store.wait(generation, LISTEN_SECONDS, WORK, others=True)
             except HeadgateError as exc:
                 _log.warning("store unavailable to queries", error=str(exc))
                 self._stopping.wait(LISTEN_SECONDS)
-                continue
-            if not self._stopping.is_set():
-                self._store.wait(generation, LISTEN_SECONDS, WORK, others=True)
+            else:
                 self._stopping.wait(PAUSE_SECONDS)
 
     def answer_open(self) -> None:

@@ -36,7 +36,12 @@ class ResultRecorder:
         self._unrecorded = claims.unrecorded
         self._schedule = schedule
         self._meters = meters
+        self._is_stopping = False
         self._outage = OutageLog(_log, "store unavailable; result buffered", pause_seconds=0.0)
+
+    def announce_stop(self) -> None:
+        """Store each result at once: no later turn of this worker is certain to record it."""
+        self._is_stopping = True
 
     def record_or_buffer(self, activity: Activity, result: AttemptResult | None) -> None:
         """Store a result; buffer it if the store is unavailable, drop it if the claim is lost.
@@ -78,12 +83,15 @@ class ResultRecorder:
                 outcome = RETRIED if source is None else FAILED if result.timeout is None else TIMED_OUT
             if source is None:
                 self._schedule.poll_soon()
-            elif activity.limit_slot is None and self._owns(activity.execution_id):
+            elif activity.limit_slot is None and not self._is_stopping and self._owns(activity.execution_id):
                 # The turn that consumes the event removes the activity's row in its own transaction.
                 self._engine.add_event(activity.execution_id, source)
             else:
                 self._activities.send_end(activity, source)
                 self._schedule.poll_soon()
+                if self._is_stopping:
+                    # No poll follows; the last cycles read it if there is time.
+                    self._engine.read_inbox(activity.execution_id)
         if self._meters is not None:
             self._meters.on_attempt(activity.name, outcome)
 

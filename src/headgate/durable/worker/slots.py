@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
@@ -20,7 +21,7 @@ class SlotKind(enum.Enum):
 
 
 class Slots:
-    """The slots of one worker. Claims are admitted by the thread that runs a turn or a poll.
+    """The slots of one worker. Claims are admitted by the threads that run a turn and a poll, at the same time.
 
     The claims in use are counted when a slot is needed, and not by a counter that every end of a claim would have to
     keep: no end of a claim can lose a slot.
@@ -37,29 +38,38 @@ class Slots:
         self._queue = queue
         self._running = running
         self._kind_of = kind_of
+        # Of claims that are not queued yet: those of the turn and those of the poll, each ended by its own thread.
         self._reserved: Counter[SlotKind] = Counter()
+        self._polled: Counter[SlotKind] = Counter()
+        self._mutex = threading.Lock()
         # Kinds of which an activity was left in its queue for lack of a slot.
         self._lacking: set[SlotKind] = set()
 
     def begin(self) -> None:
-        """Start a batch of claims: those of the last one are queued by now, or were not committed."""
+        """Start the claims of a turn, or end them: those of the last one are queued by now, or were not committed."""
         if self._reserved:
             self._reserved.clear()
 
     def begin_poll(self) -> None:
         """Start the claims of a poll, which finds every activity that was left in its queue."""
-        self.begin()
+        self.end_poll()
         self._lacking.clear()
 
-    def take(self, activity: Activity) -> bool:
-        """Reserve a slot for an activity, until the next batch. False if there is none."""
+    def end_poll(self) -> None:
+        """End the claims of a poll: they are queued by now, or were not committed."""
+        self._polled.clear()
+
+    def take(self, activity: Activity, *, is_poll: bool = False) -> bool:
+        """Reserve a slot for an activity, until the end of the turn or poll. False if there is none."""
         kind = self._kind_of(activity)
         if kind is SlotKind.THREAD:
             return True
-        if not self._has_room(kind):
-            self._lacking.add(kind)
-            return False
-        self._reserved[kind] += 1
+        with self._mutex:
+            if not self._has_room(kind):
+                self._lacking.add(kind)
+                return False
+            reserved = self._polled if is_poll else self._reserved
+            reserved[kind] += 1
         return True
 
     @property
@@ -76,7 +86,7 @@ class Slots:
         return Counter(self._kind_of(each.activity) for each in list(self._running.values()))
 
     def _has_room(self, kind: SlotKind) -> bool:
-        limit, reserved = self._limits[kind], self._reserved[kind]
+        limit, reserved = self._limits[kind], self._reserved[kind] + self._polled[kind]
         queue, running = list(self._queue), list(self._running.values())
         if len(queue) + len(running) + reserved < limit:
             return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.payload_codec import is_sealed_text
 from headgate.durable.model.records import NEVER_MS, Activity, Execution
 from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits, WorkerUsage
+from headgate.durable.replay.determinism_lint import lint
 from headgate.durable.schedules.declared import DeclaredSchedules
 from headgate.durable.schedules.schedules import Schedules
 from headgate.durable.sdk.activity_context import ActivityContext
@@ -53,6 +55,7 @@ from headgate.durable.worker.poll_schedule import (
     ARCHIVE_SECONDS,
     DECLARED,
     DECLARED_SECONDS,
+    LOOK,
     RENEW,
     SWEEP,
     SWEEP_SECONDS,
@@ -201,14 +204,21 @@ class Worker:
             self.app.activity_names(),
             self.queues,
             pinned=pinned,
+            patches=self.patches(),
             schedules=self._declared.entries(),
         )
         self.reconcile_schedules()
         self._stuck.restart()
 
+    def patches(self) -> dict[str, list[str]]:
+        """Return the patches in the code of the workflows that have any."""
+        found = {name: lint(each.function).patches for name, each in self.app.workflows.items()}
+        return {name: patches for name, patches in found.items() if patches}
+
     def announce_stop(self) -> None:
-        """Let running activities know that this worker is about to stop."""
+        """Let running activities know that this worker is about to stop, and claim nothing more."""
         self._is_stopping = True
+        self._recorder.announce_stop()
         for running in list(self.running.values()):
             running.context.is_worker_stopping = True
 
@@ -224,7 +234,10 @@ class Worker:
             self.fleet.renew()
 
     def leave(self) -> None:
-        """Release every claim, count the attempts that have not finished, and deregister."""
+        """Release every claim, count the attempts that have not finished, store what has ended, and deregister.
+
+        Raises what the store raises; other workers then reclaim the rest when the lease expires.
+        """
         while self.queue:
             self._release(self.queue.popleft())
         for running in list(self.running.values()):
@@ -233,7 +246,13 @@ class Worker:
             running.abandon()
             if not was_abandoned:
                 self._interrupt(running.activity)
+        self._recorder.retry_buffered()
+        self.engine.store_events()
         self.engine.drop()
+        if self.activities.held(limit=1):
+            # Only the row of a worker leads others to its claims.
+            _log.warning("claims are left; other workers reclaim them when the lease expires", worker_id=self.worker_id)
+            return
         self.fleet.leave()
 
     def abandon_all(self) -> None:
@@ -266,9 +285,14 @@ class Worker:
     def claim(self, activity: Activity) -> Activity | None:
         """Return the activity as claimed by this worker; None if it is not its own to run, or there is no room."""
         options = options_of(activity)
-        if self._is_lease_lost or options.queue not in self.queues or not self.can_perform(activity):
+        if (
+            self._is_lease_lost
+            or self._is_stopping
+            or options.queue not in self.queues
+            or not self.can_perform(activity)
+        ):
             return None
-        if not self.claims.room():
+        if not self.claims.has_room():
             self.schedule.on_claim_rejected()
             return None
         if not self.slots.take(activity):
@@ -334,6 +358,7 @@ class Worker:
             self.claims.enqueue(claims)
         finally:
             self.claims.end_turn()
+            self.slots.begin()
         self.claims.watch_deadlines(claims)
         return len(claims)
 
@@ -397,7 +422,9 @@ class Worker:
                 self._meters.on_lease_lost()
             self.abandon_all()
             self.join()
-        self.fleet.refresh()
+        # A worker that is alone has no leases to watch. It looks for new workers once a lease.
+        if not self.fleet.is_alone or self.schedule.take(LOOK, self.fleet.lease_seconds):
+            self.fleet.refresh()
         for member in self.fleet.dead():
             if not self.fleet.revoke(member):
                 continue
@@ -416,8 +443,11 @@ class Worker:
         if room <= 0:
             return NEVER_MS
         self.slots.begin_poll()
-        claimed = self.activities.claim(self.queues, self._accepts, room)
-        self.claims.enqueue(claimed)
+        try:
+            claimed = self.activities.claim(self.queues, self._accepts, room)
+            self.claims.enqueue(claimed)
+        finally:
+            self.slots.end_poll()
         if claimed:
             return 0
         # An activity that is available and was not claimed waits for a slot of its limit, or for another worker. A slot
@@ -464,7 +494,7 @@ class Worker:
             row_id=activity.activity_id,
             name=activity.name,
             attempt=activity.attempt,
-            sign=lambda: sign_token(self._keyring, activity),
+            sign=partial(sign_token, self._keyring, activity),
             execution_id=activity.execution_id,
             details=self._sealing.details_of(activity),
             clock_ms=self.activities.now_ms,
@@ -495,9 +525,23 @@ class Worker:
         with self.claims.in_use(activity):
             return self.fleet.renew() and self.activities.is_held(activity)
 
+    def may_start(self, activity: Activity) -> bool:
+        """Whether a claim may start now: it is certainly this worker's, and its rate limit has room at this moment.
+
+        One that waited too long for its thread, so that its rate is reached, is queued again.
+        """
+        if not self.still_holds(activity):
+            return False
+        with self.claims.in_use(activity):
+            if self.activities.may_start(activity):
+                return True
+            self._release(activity)
+        self.schedule.poll_soon()
+        return False
+
     def perform(self, activity: Activity, definition: Definition[..., Any] | None = None) -> None:
         """Run an activity that is not async in this thread, and record its result."""
-        if not self.still_holds(activity):
+        if not self.may_start(activity):
             return
         running = self.begin(activity)
         try:
@@ -527,7 +571,7 @@ class Worker:
         return self._sealing.input_of(activity)
 
     def _accepts(self, activity: Activity) -> bool:
-        return self.can_perform(activity) and self.slots.take(activity)
+        return self.can_perform(activity) and self.slots.take(activity, is_poll=True)
 
     def _slot_kind(self, activity: Activity) -> SlotKind:
         declared = self.app.activities if activity.subscription is None else self.app.handlers

@@ -92,7 +92,18 @@ class AttemptResult(Struct, frozen=True):
     process: int | None = None
 
 
-_WATCHED: Final = (Disposition.RETRYING, Disposition.DEFERRED, Disposition.DEAD, Disposition.QUARANTINED)
+_DONE: Final = Disposition.DONE
+# Listed by the attention index since they are in it. It lists neither those that are WAITING since the split, nor most
+# of those that are DONE (see `completed_index`): an entry for each would cost every chunk a write.
+_LISTED: Final = (
+    Disposition.WAITING,
+    Disposition.RETRYING,
+    Disposition.DEFERRED,
+    Disposition.DEAD,
+    Disposition.QUARANTINED,
+    Disposition.CANCELLED,
+    Disposition.SKIPPED,
+)
 _DOUBLINGS_MAX: Final = 1000
 
 
@@ -103,7 +114,7 @@ def with_disposition(chunk: Chunk, disposition: Disposition, since: str, availab
     place = None
     if disposition is Disposition.RUNNING:
         place = f"{chunk.lease_expires_at}#{digits}"
-    elif disposition in _WATCHED or has_listed_items(chunk, disposition):
+    elif disposition in _LISTED or has_listed_items(chunk, disposition):
         place = f"{since}#{digits}"
     return replace(
         chunk,
@@ -220,7 +231,7 @@ def completion_change(
     disposition = Disposition.DONE
     if chunk.lane == SLOW_LANE:
         extra_writes.append(_parent_done(chunk, ok, failed, width, now))
-        counted |= {"deferred": -1, "done": 1}
+        counted |= {"deferred": -1, "done": 1, "done_listed": 1}
         counted |= {"items_ok": ok, "items_failed": failed, "items_deferred": -chunk.items}
     elif deferred:
         disposition = Disposition.DEFERRED
@@ -426,14 +437,15 @@ def slow_lane_chunk(chunk: Chunk, deferred: Sequence[int], now_ms: int, width: i
 
 def _parent_done(piece: Chunk, ok: int, failed: int, width: int, now: str) -> Write:
     key = chunk_key(piece.run_id, chunk_id_at(piece.start, width))
-    listed = {"attention_pk": failed_items_partition(piece.run_id)}
-    listed |= {"attention_sk": f"{now}#{piece.sk.rpartition('-')[2]}"}
+    is_failed = piece.has_failed_siblings
+    # It is listed, since a search for completed chunks may have gone past it.
+    partition = failed_items_partition(piece.run_id) if is_failed else attention_partition(piece.run_id, _DONE)
+    place = {"attention_pk": partition, "attention_sk": f"{now}#{piece.sk.rpartition('-')[2]}"}
     return Update(
         FANOUT,
         key,
-        set={"disposition": Disposition.DONE.value} | (listed if piece.has_failed_siblings else {}),
+        set={"disposition": _DONE.value} | place,
         add={"items_ok": ok, "items_failed": failed, "items_deferred": -piece.items, "items_done": ok},
-        remove=() if piece.has_failed_siblings else ("attention_pk", "attention_sk"),
         condition=equals("disposition", Disposition.DEFERRED.value),
     )
 

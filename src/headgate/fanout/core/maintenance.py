@@ -47,6 +47,7 @@ FOLD_SECONDS: Final = 1.0
 MAINTENANCE_SECONDS: Final = 1.0
 # Pause after a queue has failed.
 SEND_RETRY_SECONDS: Final = 30.0
+STORE_TRIES_MAX: Final = 5
 # Chunks of one fan-out moved in a pass before the next fan-out.
 BATCH: Final = 900
 # Running chunks of one fan-out checked in a pass for dead worker processes.
@@ -207,21 +208,24 @@ class FanoutMaintenance:
             # A queue that is missing or busy must not stop the maintenance of other fan-outs.
             _log.warning("messages not sent", run_id=run_id, queue_url=fanout.queue_url, error=str(exc))
             self._send_at[run_id] = self._clock.monotonic() + SEND_RETRY_SECONDS
-            self._store_send_error(fanout, str(exc)[:ERROR_CHARS_MAX])
+            self._store_send_error(run_id, str(exc)[:ERROR_CHARS_MAX])
         else:
             self._send_at.pop(run_id, None)
-            self._store_send_error(fanout, None)
+            self._store_send_error(run_id, None)
 
-    def _store_send_error(self, fanout: Fanout, error: str | None) -> None:
-        if fanout.send_error == error:
-            return
-        after = replace(fanout, send_error=error, version=fanout.version + 1)
-        try:
-            self._store.transact([after.replacing(fanout.version)])
-        except OutcomeUnknownError:
-            raise
-        except ConflictError:
-            # The row has changed; the next attempt stores it.
+    def _store_send_error(self, run_id: str, error: str | None) -> None:
+        """Store why messages were not sent. If the row keeps changing, the next call does."""
+        for _ in range(STORE_TRIES_MAX):
+            fanout = self.queries.find(run_id)
+            if fanout is None or fanout.send_error == error:
+                return
+            after = replace(fanout, send_error=error, version=fanout.version + 1)
+            try:
+                self._store.transact([after.replacing(fanout.version)])
+            except OutcomeUnknownError:
+                raise
+            except ConflictError:
+                continue
             return
 
     # Abandoned and cancelled chunks.
@@ -253,9 +257,8 @@ class FanoutMaintenance:
             found += self.queries.queued(fanout.run_id, lane, limit=BATCH)
         if not found and fanout.queue_url is not None:
             counts = self.queries.counts(fanout)
-            for is_slow, waiting in ((False, counts.waiting), (True, counts.slow_waiting)):
-                every = self.queries.every_chunk(fanout.run_id, slow=is_slow) if waiting else iter(())
-                found += islice((chunk for chunk in every if chunk.disposition is Disposition.WAITING), BATCH)
+            if counts.waiting or counts.slow_waiting:
+                found += islice(self.queries.every_unsent(fanout), BATCH)
         self._cancel(found, now_ms)
 
     def _cancel(self, chunks: Sequence[Chunk], now_ms: int) -> None:

@@ -25,6 +25,7 @@ from headgate.fanout.model.rows import (
     counter_key,
     failed_items_partition,
     fanout_of,
+    is_unsent_since_split,
     log_of,
     printed_log,
     queue_partition,
@@ -166,16 +167,21 @@ class FanoutQueries:
         *,
         status: ChunkStatus | None = None,
         slow: bool = False,
+        after: str | None = None,
         limit: int = PAGE,
         cursor: str | None = None,
     ) -> ChunkRows:
-        """Return a page of chunks in item order. `status` filters the page, so that it may hold fewer than `limit`."""
+        """Return a page of chunks in item order. `status` filters the page, so that it may hold fewer than `limit`.
+
+        `after` is a chunk id of this lane to begin with.
+        """
         prefix = "SLOW#" if slow else "CHUNK#"
+        sort = Sort(Range.BEGINS_WITH, prefix) if after is None else Sort(Range.BETWEEN, sort_key(after), f"{prefix}~")
         page = self._store.query(
             Query(
                 table=FANOUT,
                 partition=run_id,
-                sort=Sort(Range.BEGINS_WITH, prefix),
+                sort=sort,
                 limit=limit,
                 cursor=cursor,
                 consistent=True,
@@ -190,17 +196,18 @@ class FanoutQueries:
         matches: Callable[[Chunk], bool],
         *,
         slow: bool = False,
+        after: str | None = None,
         limit: int = PAGE,
         cursor: str | None = None,
     ) -> ChunkRows:
         """Return the next chunks that match, in item order, of the next `ROWS_AT_ONCE` rows."""
-        page = self.chunks(run_id, slow=slow, limit=ROWS_AT_ONCE, cursor=cursor)
+        page = self.chunks(run_id, slow=slow, after=after, limit=ROWS_AT_ONCE, cursor=cursor)
         found = [(place, chunk) for place, chunk in enumerate(page.chunks) if matches(chunk)]
         if len(found) <= limit:
             return ChunkRows([chunk for _, chunk in found], page.cursor)
         # A cursor is that of a page: the page that ends with the last chunk that is returned has the right one.
         last = found[limit - 1][0]
-        cut = self.chunks(run_id, slow=slow, limit=last + 1, cursor=cursor)
+        cut = self.chunks(run_id, slow=slow, after=after, limit=last + 1, cursor=cursor)
         return ChunkRows([chunk for _, chunk in found[:limit]], cut.cursor)
 
     def in_queue(self, run_id: str, lane: str, *, limit: int = PAGE, cursor: str | None = None) -> ChunkRows:
@@ -216,11 +223,34 @@ class FanoutQueries:
         )
         return ChunkRows([chunk_of(item) for item in page.items], page.cursor)
 
-    def every_chunk(self, run_id: str, *, slow: bool = False) -> Iterator[Chunk]:
-        """Iterate over all chunks of a fan-out in item order, a page at a time."""
+    def unsent_from(self, fanout: Fanout) -> str:
+        """Return the id of the first chunk whose message may not have been sent since the split."""
+        return chunk_id_at(fanout.sent_through, fanout.width)
+
+    def every_unsent(self, fanout: Fanout) -> Iterator[Chunk]:
+        """Iterate over the WAITING chunks of a fan-out, a page at a time.
+
+        The index lists those whose message is to be sent again, and those of the slow lane. The others are at the end,
+        because messages are sent in item order.
+        """
+        if fanout.lists_unsent:
+            yield from self.every_in_disposition(fanout.run_id, Disposition.WAITING)
+            rows = self.every_chunk(fanout.run_id, after=self.unsent_from(fanout))
+            yield from (chunk for chunk in rows if is_unsent_since_split(chunk))
+        else:
+            yield from self.every_unsent_row(fanout.run_id)
+
+    def every_unsent_row(self, run_id: str) -> Iterator[Chunk]:
+        """Iterate over the WAITING chunks among all chunks of a fan-out, a page at a time."""
+        for is_slow in (False, True):
+            rows = self.every_chunk(run_id, slow=is_slow)
+            yield from (chunk for chunk in rows if chunk.disposition is Disposition.WAITING)
+
+    def every_chunk(self, run_id: str, *, slow: bool = False, after: str | None = None) -> Iterator[Chunk]:
+        """Iterate over all chunks of a fan-out in item order, a page at a time; `after` is one to begin with."""
         cursor = None
         while True:
-            page = self.chunks(run_id, slow=slow, limit=ROWS_AT_ONCE, cursor=cursor)
+            page = self.chunks(run_id, slow=slow, after=after, limit=ROWS_AT_ONCE, cursor=cursor)
             yield from page.chunks
             cursor = page.cursor
             if cursor is None:

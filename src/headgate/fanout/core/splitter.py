@@ -208,6 +208,9 @@ class Splitter:
             traceparent=traceparent(),
             updated_at=now,
             splitter=self._name,
+            lists_cancelled=True,
+            lists_completed=True,
+            lists_unsent=True,
             attention_pk=ACTIVE,
             attention_sk=f"{now}#{run_id}",
         )
@@ -411,7 +414,8 @@ def _chunk(fanout: Fanout, piece: Piece, now_ms: int) -> Chunk:
         shard=shard_of(piece.start, fanout.shards),
     )
     # All chunks are queued at the time of creation, so that the queue holds them in item order.
-    return with_disposition(chunk, disposition, chunk.created_at, timestamp_ms(fanout.created_at))
+    made = with_disposition(chunk, disposition, chunk.created_at, timestamp_ms(fanout.created_at))
+    return made if disposition is Disposition.QUEUED else replace(made, attention_pk=None, attention_sk=None)
 
 
 def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:

@@ -23,6 +23,7 @@ from headgate.fanout.core.attempts import (
     start_change,
     with_disposition,
 )
+from headgate.fanout.core.completed_index import CompletedIndex
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.counts import counter_add
@@ -64,6 +65,7 @@ class Tracker:
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.queries = FanoutQueries(store, clock)
+        self._completed = CompletedIndex(self.queries)
         self._maintenance = maintenance
         self._store = store
         self._ids = ids
@@ -83,8 +85,9 @@ class Tracker:
         """Start an attempt at a chunk if it may run now.
 
         A duplicate message finds its chunk ended or busy and changes nothing. A worker that chose its `token` may
-        repeat the request, and gets the same claim. Raises `NotFoundError`, and
-        `DefinitionError` for a fan-out that another program writes.
+        repeat the request, and gets the same claim. The lease is that of the policy, or `lease_seconds` if that is
+        less: a killed worker blocks its chunk no longer. Raises `NotFoundError`, and `DefinitionError` for a fan-out
+        that another program writes.
         """
         fanout = self.queries.fanout(run_id, consistent=True)
         if fanout.shards == 0:
@@ -113,7 +116,7 @@ class Tracker:
                 worker=worker,
                 token=token or self._ids.ulid(),
                 now_ms=now_ms,
-                lease_seconds=lease_seconds if lease_seconds is not None else lease_of(fanout),
+                lease_seconds=lease_of(fanout) if lease_seconds is None else min(lease_seconds, lease_of(fanout)),
                 receive_count=receive_count,
                 message_id=message_id,
             )
@@ -173,7 +176,7 @@ class Tracker:
         return self.queries.now_ms()
 
     def _end(self, change: ChunkChange) -> Chunk:
-        refused = apply(self._store, [change])
+        refused = apply(self._store, self._completed.listed([change]))
         if refused:
             current = self._current(change, refused[0].current)
             raise _stale(change.after, {"disposition": current.disposition})

@@ -269,8 +269,10 @@ def _too_little(work: LaneWork) -> str | None:
     is_idle = not work.running and 0 < work.pending != work.retrying
     if is_idle and work.idle_seconds > max(IDLE_SECONDS, 3 * longest):
         return f"no chunk{where} is running: no worker takes them"
-    if work.completed < COMPLETIONS_MIN or not work.durations_ms:
+    if work.completed < COMPLETIONS_MIN:
         return f"{work.completed} chunks{where} are completed; an estimate needs {COMPLETIONS_MIN}"
+    if not work.durations_ms:
+        return f"no completed chunk{where} that was read has a duration"
     return None
 
 

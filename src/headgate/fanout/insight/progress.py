@@ -17,6 +17,7 @@ from headgate.fanout.core.attempts import retry_delay_seconds
 from headgate.fanout.core.costs import NO_PRICES, Cost, Prices, fanout_cost
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.insight.eta import (
+    COMPLETIONS_MIN,
     Estimate,
     Point,
     Ring,
@@ -135,8 +136,7 @@ class Follower:
         fanout = self._queries.fanout(self._run_id)
         counts = self._queries.counts(fanout)
         now_ms = self._queries.now_ms()
-        elapsed = self._clock.monotonic() - self._sampled_at
-        if self._ring is None or fanout.is_finished or elapsed >= self._sample_seconds:
+        if self._ring is None or fanout.is_finished or self._is_sample_old(counts):
             self._sample = sampled(self._store, fanout, counts)
             is_slow = counts.slow_total > 0
             self._slow = self._queries.chunks(self._run_id, slow=True, limit=SLOW_MAX).chunks if is_slow else ()
@@ -150,6 +150,12 @@ class Follower:
             running = self._queries.in_disposition(self._run_id, Disposition.RUNNING, limit=self._running_max).chunks
         facts = Facts(self._sample, running, self._ring.points(), now_ms, self._slow)
         return progress_of(fanout, counts, facts, prices=self._prices)
+
+    def _is_sample_old(self, counts: Counts) -> bool:
+        # A sample from before the first completions says nothing about durations, which an estimate needs.
+        if len(durations_of(self._sample.chunks)) < COMPLETIONS_MIN <= counts.completed:
+            return True
+        return self._clock.monotonic() - self._sampled_at >= self._sample_seconds
 
 
 def progress_of(fanout: Fanout, counts: Counts, facts: Facts, *, prices: Prices = NO_PRICES) -> Progress:

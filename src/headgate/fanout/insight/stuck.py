@@ -170,13 +170,12 @@ def _candidates(
 
 
 def _unsent(queries: FanoutQueries, fanout: Fanout, counts: Counts, lanes: Mapping[str, LaneState]) -> Iterator[Chunk]:
-    """Yield the first chunks of each lane whose messages were not sent: no index lists them."""
+    """Yield the first chunks of each lane whose messages were not sent."""
     if not fanout.shards:
         return
     for lane, waiting in ((MAIN_LANE, counts.waiting), (SLOW_LANE, counts.slow_waiting)):
         if waiting and not lanes[lane].running:
-            every = queries.every_chunk(fanout.run_id, slow=lane == SLOW_LANE)
-            unsent = (chunk for chunk in every if chunk.disposition is Disposition.WAITING)
+            unsent = (chunk for chunk in queries.every_unsent(fanout) if chunk.lane == lane)
             yield from islice(unsent, min(waiting, QUEUE_HEAD_MAX))
 
 

@@ -39,6 +39,11 @@ class OutputFile:
     def fileno(self) -> int:
         return self._file.fileno()
 
+    def size(self) -> int:
+        """Return how many bytes were printed since the job started."""
+        self._follow()
+        return _size(self.fileno())
+
     def limit(self) -> None:
         """Empty the file if it has become too large."""
         self._follow()

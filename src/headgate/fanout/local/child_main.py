@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from headgate.fanout.local.child_process import TRACE_SIGNAL
 from headgate.fanout.local.source_files import loaded_files, possible_files
 from headgate.fanout.model.child_protocol import JOBS, Imported, Job, Progress, Ready, Unusable
 from headgate.fanout.model.local_access import LocalAccess
+from headgate.fanout.model.peak_memory import most_mb, peak_mb_of
 from headgate.file_roots import FileRoots
 
 
@@ -55,7 +57,9 @@ def main(arguments: list[str]) -> None:
     if memory_mb:
         limit_bytes = memory_mb * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
-    channel.send(Ready(tuple(dict.fromkeys((*filter(None, [loaded.file]), *loaded_files())))))
+    files = tuple(dict.fromkeys((*filter(None, [loaded.file]), *loaded_files())))
+    most = most_mb(resource.getrusage(resource.RUSAGE_SELF))
+    channel.send(Ready(files, memory_mb=peak_mb_of(os.getpid()) or most, most_mb=most))
     _serve(channel, jobs, loaded, access.files, JobOutput(outputs))
 
 
@@ -96,7 +100,12 @@ def _serve(
     while True:
         job = jobs.get()
         output.begin()
-        answer = perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done)), files)  # type: ignore[misc]
+        try:
+            answer = perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done)), files)  # type: ignore[misc]
+        except SystemExit:
+            # The process ends without a word otherwise.
+            traceback.print_exc()
+            raise
         printed = output.end()
         if printed:
             answer = replace(answer, printed=printed)

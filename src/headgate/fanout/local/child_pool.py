@@ -274,7 +274,7 @@ class ChildPool:
         for answer in answers:
             match answer:
                 case Ready():
-                    child.ready(answer.files, self._clock.monotonic())
+                    child.ready(answer, self._clock.monotonic())
                     self._early_deaths.pop(child.handler, None)
                     self._proven.add(child.handler)
                 case Imported():
@@ -282,7 +282,7 @@ class ChildPool:
                 case Unusable():
                     self._mark_unusable(child.handler, answer.message, answer.files)
                 case Done() | Failed():
-                    if not child.ended(answer.key, self._clock.monotonic()):
+                    if not child.ended(answer.key, self._clock.monotonic(), memory_mb=answer.memory_mb):
                         child.disown()
                         break
                     self._learn(child.handler, answer.duration_ms / 1000 + 0.0001)

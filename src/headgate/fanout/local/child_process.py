@@ -22,13 +22,18 @@ from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.fanout.core.attempts import ErrorClass
 from headgate.fanout.local.captured_output import OutputFile
 from headgate.fanout.local.source_files import SourceFiles
-from headgate.fanout.model.child_protocol import ANSWERS, Answer, Job
+from headgate.fanout.model.child_protocol import ANSWERS, Answer, Job, Ready
 from headgate.fanout.model.local_access import LocalAccess
+from headgate.fanout.model.peak_memory import most_mb, peak_mb_of
 
 READY_SECONDS_MAX: Final = 60.0
 # Makes a child write the traceback of every thread to its output. It works while C code runs, too.
 TRACE_SIGNAL: Final = signal.SIGUSR2
-TRACE_SECONDS: Final = 0.05
+# A busy machine may not let the child run at once.
+TRACE_SECONDS_MAX: Final = 1.0
+# A traceback is written in many pieces: it is whole when none has come for so long.
+TRACE_QUIET_SECONDS: Final = 0.05
+TRACE_PAUSE_SECONDS: Final = 0.01
 ENDING_SECONDS_MAX: Final = 1.0
 ENDING_PAUSE_SECONDS: Final = 0.0005
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -83,6 +88,8 @@ class Child:
         self.files = SourceFiles()
         self._killed_as: ErrorClass | None = None
         self._killed_for: int | None = None
+        # What the process used when its last job ended, and the kernel's number for its life until then.
+        self._idle_mb = self._most_mb = 0
         self._memory_mb: int | None = None
         self._ended: Death | None = None
 
@@ -91,11 +98,12 @@ class Child:
         """Whether it was killed. It may have answers that are not read yet, but runs no further job."""
         return self._killed_as is not None
 
-    def ready(self, files: Sequence[str], now: float) -> None:
+    def ready(self, message: Ready, now: float) -> None:
         """Record that the handler was loaded, and from which files."""
         self.is_ready = True
         self.busy_since = now
-        self.files.add(files)
+        self.files.add(message.files)
+        self._idle_mb, self._most_mb = message.memory_mb, message.most_mb
 
     def is_outdated(self, now: float) -> bool:
         """Whether one of the files that it has loaded has changed since."""
@@ -131,12 +139,13 @@ class Child:
         self.channel.is_corrupt = True
         self.kill(ErrorClass.CRASH)
 
-    def ended(self, key: int, now: float) -> bool:
+    def ended(self, key: int, now: float, *, memory_mb: int | None = None) -> bool:
         """Record the end of a job. False if the child does not have this job."""
         for job in self.jobs:
             if job.key == key:
                 self.jobs.remove(job)
                 self.busy_since = now
+                self._most_mb = max(self._most_mb, memory_mb or 0)
                 return True
         return False
 
@@ -146,15 +155,22 @@ class Child:
             self._killed_as, self._killed_for = why, job_key
             if why is ErrorClass.TIMEOUT and self.is_ready:
                 self._write_traceback()
+            self._memory_mb = peak_mb_of(self._process.pid)
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
 
     def _write_traceback(self) -> None:
+        size = self._output.size()
+        grown_at: float | None = None
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, TRACE_SIGNAL)
-            threading.Event().wait(TRACE_SECONDS)
+            deadline = monotonic() + TRACE_SECONDS_MAX
+            while (now := monotonic()) < deadline and (grown_at is None or now < grown_at + TRACE_QUIET_SECONDS):
+                threading.Event().wait(TRACE_PAUSE_SECONDS)
+                if (seen := self._output.size()) != size:
+                    size, grown_at = seen, now
 
     def limit_output(self) -> None:
         """Keep what its job prints from filling the disk."""
@@ -185,8 +201,16 @@ class Child:
             self.kill(ErrorClass.CRASH)
             _, status, usage = os.wait4(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
-        self._memory_mb = usage.ru_maxrss // (1024 if sys.platform != "darwin" else 1_048_576)
+        self._memory_mb = self._memory_mb or self._peak_mb(most_mb(usage))
         return self._process.returncode
+
+    def _peak_mb(self, most: int) -> int:
+        """Return the peak of the job in which the process ended, by the kernel's number for its life.
+
+        If the job has not raised that number, it used no more than earlier jobs, or than the worker that started the
+        process, and how much is not known: at least what the process used before.
+        """
+        return most if most > self._most_mb else self._idle_mb
 
     def _death(self, code: int) -> Death:
         jobs = tuple(self.jobs)

@@ -20,6 +20,7 @@ from headgate.clock import Clock
 from headgate.errors import DefinitionError, OutcomeUnknownError, TransientError
 from headgate.fanout.core.attempts import release_change, with_disposition
 from headgate.fanout.core.chunk_workers import BEAT_SECONDS, ChunkWorkerRow, ChunkWorkers, described
+from headgate.fanout.core.completed_index import CompletedIndex
 from headgate.fanout.core.maintenance import MAINTENANCE_SECONDS, FanoutMaintenance, worker_name
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.core.transitions import ChunkChange, apply
@@ -94,6 +95,7 @@ class LocalWorker:
             lease_seconds=LEASE_SECONDS,
         )
         self._queries = self._claims.queries
+        self._completed = CompletedIndex(self._queries)
         # A handler named on the command line is trusted.
         packages = (*access.packages, *options.trusted) if options.handler is None else (ANY,)
         self._pool = ChildPool(clock, options.processes, access=replace(access, packages=packages))
@@ -275,6 +277,7 @@ class LocalWorker:
         if not self._ends:
             return
         try:
+            self._ends = self._completed.listed(self._ends)
             refused = apply(self._store, self._ends)
         except (TransientError, OutcomeUnknownError) as exc:
             # Buffered for the next cycle; changes that were committed count as committed.

@@ -38,6 +38,9 @@ class Ready(Struct, frozen=True, tag="ready"):
     """The handler was loaded. When one of these files changes, it must be loaded again."""
 
     files: tuple[str, ...] = ()
+    # What it uses now, and the kernel's number for its whole life, which includes the memory of the worker.
+    memory_mb: int = 0
+    most_mb: int = 0
 
 
 class Imported(Struct, frozen=True, tag="imported"):
@@ -89,7 +92,7 @@ class Failed(Struct, frozen=True, tag="failed", omit_defaults=True):
     is_lost: bool = False
     traceback: str = ""
     printed: str = ""
-    # The largest memory of its process so far.
+    # The peak of its process during the job.
     memory_mb: int | None = None
     process: int | None = None
 

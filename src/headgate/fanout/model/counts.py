@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout, Policy, counter_key
+from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout, Policy, counter_key, is_listed_completed
 from headgate.fanout.model.states import ChunkStatus, Disposition, FanoutStatus
 from headgate.fanout.model.tolerance import FAIL, Failures, exceeded_reason, is_limited
 from headgate.store.catalogue.tables import FANOUT
@@ -34,6 +34,8 @@ class Counts(Struct, frozen=True, omit_defaults=True):
     quarantined: int = 0
     cancelled: int = 0
     skipped: int = 0
+    # Of the done ones, those that the attention index lists.
+    done_listed: int = 0
     items_total: int = 0
     items_ok: int = 0
     items_failed: int = 0
@@ -154,6 +156,9 @@ def counter_delta(before: Chunk | None, after: Chunk) -> dict[str, int]:
     was, now = _NO_ITEMS if before is None else item_amounts(before), item_amounts(after)
     if now != was:
         delta |= {name: new - old for name, old, new in zip(_ITEMS, was, now, strict=True) if new != old}
+    listed = is_listed_completed(after) - (before is not None and is_listed_completed(before))
+    if listed:
+        delta["done_listed"] = listed
     return delta
 
 

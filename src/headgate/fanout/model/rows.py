@@ -133,6 +133,14 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     send_error: str | None = None
     # The process that splits it, until that has ended.
     splitter: str | None = None
+    # Whether the attention index lists its cancelled and skipped chunks. Rows of earlier builds lack it.
+    lists_cancelled: bool = False
+    # Whether it lists completed chunks that a search would find late, see `core.completed_index`.
+    lists_completed: bool = False
+    # Whether it lists chunks that were made WAITING after the split, see `FanoutQueries.every_unsent`.
+    lists_unsent: bool = False
+    # Number of items whose chunks had their message sent once.
+    sent_through: int = 0
     # Cancelled and ended before every item had a chunk row.
     is_cut_short: bool = False
     started_at: str | None = None
@@ -451,6 +459,19 @@ def attention_partition(run_id: str, about: Disposition) -> str:
 def failed_items_partition(run_id: str) -> str:
     """Return the attention-index partition of a fan-out's completed chunks with failed items."""
     return f"{run_id}#FAILED_ITEMS"
+
+
+def is_listed_completed(chunk: Chunk) -> bool:
+    """Whether the attention index lists a chunk of the main lane that is done."""
+    if chunk.disposition is not Disposition.DONE or chunk.lane != MAIN_LANE:
+        return False
+    # That of a chunk with failed items may be missing, and is then repaired.
+    return chunk.item_errors is not None or chunk.attention_pk == attention_partition(chunk.run_id, Disposition.DONE)
+
+
+def is_unsent_since_split(chunk: Chunk) -> bool:
+    """Whether a chunk waits for its first message: the attention index does not list it."""
+    return chunk.disposition is Disposition.WAITING and chunk.attention_pk is None
 
 
 def queue_partition(run_id: str, lane: str) -> str:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from headgate.errors import FatalError, HeadgateError, InvalidPayloadError
+from headgate.errors import FatalError, HeadgateError, InvalidPayloadError, NotAdmittedError
 from headgate.fanout.model.messages import Message, message_of
-from headgate.fanout.model.rows import Chunk, timestamp_ms
-from headgate.fanout.model.states import Disposition
-from headgate.fanout.remote.heartbeat import Deadline, RemainingMs
+from headgate.fanout.model.rows import timestamp_ms
+from headgate.fanout.model.states import Admission, Disposition
+from headgate.fanout.remote.heartbeat import GRACE_SECONDS, Deadline, RemainingMs
 from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker, Delivery
 from headgate.fanout.remote.trackers import ChunkTracker
 
@@ -31,28 +31,41 @@ _log = structlog.get_logger(__name__)
 Handler = Callable[[ActiveChunk], Any]
 # Changes the visibility of a message: queue URL, receipt handle, seconds until it is delivered again.
 Later = Callable[[str, str, float], None]
+# A delivery before the end of the lease would find the chunk busy.
+_LEASE_GRACE_SECONDS: Final = 2 * GRACE_SECONDS
+# A message whose chunk has not begun by then comes again, because its process was killed.
+_BEGIN_SECONDS: Final = 60.0
+# A chunk that could not begin, because the store did not answer, is delivered again after this, doubled each time.
+_RETRY_SECONDS: Final = 30.0
+_RETRY_SECONDS_MAX: Final = 900.0
+# Each delivery counts, and a pause may be long.
+_PAUSED_SECONDS: Final = 5_400.0
 _RECEIVE_COUNT: Final = "ApproximateReceiveCount"
 
 
 def chunk_handler(
-    worker: ChunkWorker | ChunkTracker, *, later: Later | None = None
+    worker: ChunkWorker | ChunkTracker, *, later: Later | None = None, queue_url: str | None = None
 ) -> Callable[[Handler], ChunkHandler]:
     """Make a function handle chunk messages. Its return value is the chunk's output, unless it called `output`.
 
-    With `later`, a failed chunk is delivered again after the policy's backoff instead of the queue's visibility
-    time-out.
+    With `later`, a failed chunk is delivered again after the policy's backoff, and one whose process was killed once
+    its lease has expired, instead of after the queue's visibility time-out. With `queue_url`, the queue whose messages
+    it gets, that is so for a chunk that could not begin, too.
     """
     taken = worker if isinstance(worker, ChunkWorker) else ChunkWorker(worker)
-    return lambda function: ChunkHandler(taken, function, later=later)
+    return lambda function: ChunkHandler(taken, function, later=later, queue_url=queue_url)
 
 
 class ChunkHandler:
     """A function of chunks, called with queue messages."""
 
-    def __init__(self, worker: ChunkWorker, function: Handler, *, later: Later | None = None) -> None:
+    def __init__(
+        self, worker: ChunkWorker, function: Handler, *, later: Later | None = None, queue_url: str | None = None
+    ) -> None:
         self._worker = worker
         self._function = function
         self._later = later
+        self._queue_url = queue_url
         functools.update_wrapper(self, function)
 
     def __call__(self, event: Message | Mapping[str, Any], context: object = None) -> Any:  # noqa: ANN401
@@ -89,10 +102,15 @@ class ChunkHandler:
     ) -> list[dict[str, str]]:
         deadline = Deadline(self._worker.clock, remaining_ms)
         failures: list[dict[str, str]] = []
+        for record in records[1:]:
+            self._postpone(self._queue_url, record, _after(deadline))
         for record in records:
             message_id = _message_id(record)
-            # Messages not started are delivered again, to a worker with time left.
-            if deadline.is_near() or not self._is_handled(record, message_id, remaining_ms, name):
+            if deadline.is_near():
+                # Messages not started are delivered again, to a worker with time left.
+                self._postpone(self._queue_url, record, 0.0)
+                failures.append({"itemIdentifier": message_id})
+            elif not self._is_handled(record, message_id, remaining_ms, name):
                 failures.append({"itemIdentifier": message_id})
         return failures
 
@@ -103,18 +121,36 @@ class ChunkHandler:
 
         A malformed message is kept: the queue moves it to the dead-letter queue.
         """
+        delivery = Delivery(int(record.get("attributes", {}).get(_RECEIVE_COUNT, 0)), message_id)
+        self._postpone(self._queue_url, record, _BEGIN_SECONDS)
+        active: ActiveChunk | None = None
         try:
-            delivery = Delivery(int(record.get("attributes", {}).get(_RECEIVE_COUNT, 0)), message_id)
             message = message_of(record.get("body", ""))
             active = ActiveChunk(
                 self._worker, message, delivery, remaining_ms=remaining_ms, name=name, keeps_errors=True
             )
             with active as chunk:
+                if chunk.is_admitted:
+                    # If the process is killed, the message comes back once the lease of the chunk has expired.
+                    lease_seconds = chunk.seconds_left + _LEASE_GRACE_SECONDS
+                    self._postpone(chunk.fanout.queue_url, record, lease_seconds)
                 self._call(chunk)
         except FatalError:
             raise
+        except NotAdmittedError as exc:
+            _log.warning("message not handled", message_id=message_id, error=str(exc))
+            # Another function has ended or lost its chunk when it would be over itself.
+            seconds = (
+                _PAUSED_SECONDS
+                if exc.admission == Admission.PAUSED
+                else _after(Deadline(self._worker.clock, remaining_ms))
+            )
+            self._postpone(self._queue_url, record, seconds)
+            return False
         except HeadgateError as exc:
             _log.warning("message not handled", message_id=message_id, error=str(exc))
+            if active is None or not active.is_admitted:
+                self._postpone(self._queue_url, record, _retry_seconds(delivery.receive_count))
             return False
         return not active.is_admitted or self._has_ended(active, record)
 
@@ -129,19 +165,29 @@ class ChunkHandler:
         ended = active.ended
         if ended is None:
             return False
-        if ended.disposition is Disposition.RETRYING:
-            self._postpone(ended, active.fanout.queue_url, record.get("receiptHandle"))
+        if ended.disposition is Disposition.RETRYING and ended.retry_at is not None:
+            due_ms = timestamp_ms(ended.retry_at)
+            self._postpone(active.fanout.queue_url, record, max(0.0, (due_ms - self._worker.tracker.now_ms()) / 1000))
         return ended.status.is_terminal or active.cancelled
 
-    def _postpone(self, chunk: Chunk, queue_url: str | None, receipt: str | None) -> None:
-        if self._later is None or queue_url is None or receipt is None or chunk.retry_at is None:
+    def _postpone(self, queue_url: str | None, record: Mapping[str, Any], seconds: float) -> None:
+        receipt: str | None = record.get("receiptHandle")
+        if self._later is None or queue_url is None or receipt is None or seconds == float("inf"):
             return
-        due_ms = timestamp_ms(chunk.retry_at)
         try:
-            self._later(queue_url, receipt, max(0.0, (due_ms - self._worker.tracker.now_ms()) / 1000))
+            self._later(queue_url, receipt, seconds)
         except HeadgateError as exc:
             # It is delivered again after the queue's visibility time-out.
-            _log.warning("message not postponed", chunk_id=chunk.chunk_id, run_id=chunk.run_id, error=str(exc))
+            _log.warning("message not postponed", message_id=record.get("messageId"), error=str(exc))
+
+
+def _after(deadline: Deadline) -> float:
+    """Return the seconds after which what began in this invocation has ended or lost its lease."""
+    return deadline.left_seconds() + _LEASE_GRACE_SECONDS
+
+
+def _retry_seconds(receives: int) -> float:
+    return min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2.0 ** min(max(0, receives - 1), 8))
 
 
 def _message_id(record: Mapping[str, Any]) -> str:

@@ -23,11 +23,16 @@ from headgate.fanout.remote.sdk import ActiveChunk, AttemptFailedError, ChunkWor
 
 
 class InvokedChunks:
-    """Runs chunks for one invocation after another. Handlers must be among those that `access` allows."""
+    """Runs chunks for one invocation after another. Handlers must be among those that `access` allows.
 
-    def __init__(self, worker: ChunkWorker, access: LocalAccess, *, later: Later | None = None) -> None:
+    Their messages come from the queue `queue_url`.
+    """
+
+    def __init__(
+        self, worker: ChunkWorker, access: LocalAccess, *, later: Later | None = None, queue_url: str | None = None
+    ) -> None:
         self._access = access
-        self._handle = chunk_handler(worker, later=later)(self._run)
+        self._handle = chunk_handler(worker, later=later, queue_url=queue_url)(self._run)
 
     def __call__(self, event: Mapping[str, Any], context: object) -> Any:  # noqa: ANN401 - as Lambda defines it
         """Run the chunks of an event of SQS, and return the messages to deliver again."""

@@ -134,7 +134,7 @@ class ActiveChunk:
             worker=self._name,
             receive_count=self._delivery.receive_count,
             message_id=self._delivery.message_id,
-            # The lease ends soon after the worker's own time limit, whatever the policy allows.
+            # The lease ends soon after the worker's own time limit, or with the policy's if that is sooner.
             lease_seconds=None if self._remaining_ms is None else left_seconds + GRACE_SECONDS,
         )
         self.admission = start.admission
@@ -169,6 +169,11 @@ class ActiveChunk:
     def is_admitted(self) -> bool:
         """Whether this worker may run the chunk."""
         return self._heartbeat is not None
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the deadline of this attempt; infinity if it has none."""
+        return self._deadline.left_seconds()
 
     @property
     def claim(self) -> Claim:

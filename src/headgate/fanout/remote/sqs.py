@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import boto3
@@ -15,9 +16,11 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import (
+    ConflictError,
     DefinitionError,
     HeadgateError,
     NotFoundError,
@@ -30,7 +33,7 @@ from headgate.fanout.core.attempts import with_disposition
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.messages import message_about
-from headgate.fanout.model.rows import Chunk, Fanout, timestamp
+from headgate.fanout.model.rows import Chunk, Fanout, is_unsent_since_split, timestamp
 from headgate.fanout.model.states import Disposition
 from headgate.fanout.remote.dead_letters import DeadLetters, Ruling
 from headgate.store.dynamodb.client import Backoff, Fault, classify
@@ -46,6 +49,12 @@ BATCH_MAX: Final = 10
 BATCH_BYTES_MAX: Final = 256 * 1024
 # Rows read, sent and updated at a time: the upper bound of messages sent twice after a crash.
 WINDOW: Final = 100
+# The fan-out's row stores how far messages were sent, after so many windows.
+WINDOWS_STORED: Final = 100
+STORE_TRIES_MAX: Final = 5
+# How often, and how long after the first time, an index is read that does not show all unsent chunks yet.
+INDEX_READS_MAX: Final = 4
+INDEX_LAG_SECONDS: Final = 0.2
 DEADLINE_SECONDS: Final = 30.0
 # SQS limits of long polling and of the visibility time-out.
 WAIT_SECONDS_MAX: Final = 20
@@ -139,6 +148,7 @@ class SqsQueue:
     ) -> None:
         self._client = client
         self._store = store
+        self._clock = clock
         self._queries = FanoutQueries(store, clock)
         self._calls = Calls(clock, deadline_seconds)
 
@@ -173,18 +183,45 @@ class SqsQueue:
         """
         if fanout.queue_url is None:
             raise DefinitionError(f"fan-out {fanout.run_id}: it has no queue to send to")
-        for is_slow in (False, True):
-            cursor: str | None = None
-            while True:
-                page = self._queries.chunks(fanout.run_id, slow=is_slow, limit=WINDOW, cursor=cursor)
-                waiting = [chunk for chunk in page.chunks if chunk.disposition is Disposition.WAITING]
-                if waiting and not self._is_open(fanout):
-                    return fanout
-                self._send_all(fanout, fanout.queue_url, waiting)
-                cursor = page.cursor
-                if cursor is None:
-                    break
+        for _ in range(INDEX_READS_MAX):
+            if not self._send_unsent(fanout, fanout.queue_url, self._queries.every_unsent(fanout)):
+                break
+            counts = self._queries.counts(fanout)
+            if not counts.waiting + counts.slow_waiting:
+                break
+            # The index does not show all of them yet.
+            self._clock.sleep(INDEX_LAG_SECONDS)
+        else:
+            # It lags for longer, or lacks a row that an earlier build has written.
+            self._send_unsent(fanout, fanout.queue_url, self._queries.every_unsent_row(fanout.run_id))
         return fanout
+
+    def _send_unsent(self, fanout: Fanout, queue_url: str, unsent: Iterator[Chunk]) -> bool:
+        """Send the messages of WAITING chunks. False if the fan-out was cancelled."""
+        for number in count(1):
+            window = list(islice(unsent, WINDOW))
+            if not window:
+                break
+            if not self._is_open(fanout):
+                return False
+            self._send_all(fanout, queue_url, window)
+            if number % WINDOWS_STORED == 0 and is_unsent_since_split(window[-1]):
+                self._store_sent_through(fanout.run_id, window[-1].start + window[-1].items)
+        self._store_sent_through(fanout.run_id, fanout.split_through)
+        return True
+
+    def _store_sent_through(self, run_id: str, sent_through: int) -> None:
+        """Store how far messages were sent. If the row keeps changing, the next call reads more rows."""
+        for _ in range(STORE_TRIES_MAX):
+            fanout = self._queries.find(run_id)
+            if fanout is None or not fanout.lists_unsent or fanout.sent_through >= sent_through:
+                return
+            after = replace(fanout, sent_through=sent_through, version=fanout.version + 1)
+            try:
+                self._store.transact([after.replacing(fanout.version)])
+            except ConflictError:
+                continue
+            return
 
     def _is_open(self, fanout: Fanout) -> bool:
         now = self._queries.find(fanout.run_id)

@@ -90,6 +90,7 @@ class FanoutControl:
             if fanout.cancelled_at is None and changes.keys() & {"tolerated_failures", "tolerated_failure_share"}:
                 # Judged anew by the new limit.
                 tuned["exceeded_at"] = None
+                tuned["reason"] = fanout.reason if fanout.exceeded_at is None else None
             return tuned
 
         return self._change(run_id, "tuned", by, ", ".join(f"{k}={v}" for k, v in changes.items()), change)

@@ -21,7 +21,7 @@ from headgate.fanout.model.counts import Counts, counts_of, final_status
 from headgate.fanout.model.events import event
 from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, counter_key
 from headgate.fanout.model.states import FanoutStatus
-from headgate.fanout.repair.recounts import NAMES, STRUCTURE, Recount, RowFault, repaired
+from headgate.fanout.repair.recounts import STRUCTURE, Recount, RowFault, names_of, repaired
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import absent, all_of, equals, lacks
@@ -81,6 +81,7 @@ class _DriftMeasure:
         self.drifts: dict[tuple[int, str], int] = {}
         self.counters: list[Item | None] = []
         self.is_whole = False
+        self.names = names_of(fanout)
         self._shards = range(fanout.shards)
 
     def compare(self, before: Recount, counters: list[Item | None], after: Recount) -> None:
@@ -88,9 +89,9 @@ class _DriftMeasure:
         for shard in self._shards:
             if self.counters and _repairs(self.counters[shard]) != _repairs(counters[shard]):
                 # Repaired by another process: earlier differences no longer hold.
-                for name in NAMES:
+                for name in self.names:
                     self.drifts.pop((shard, name), None)
-            for name in NAMES:
+            for name in self.names:
                 if before.mark(shard, name) == after.mark(shard, name):
                     drift = _number(counters[shard], name) - before.sum(shard, name)
                     self.drifts.setdefault((shard, name), drift)
@@ -99,11 +100,11 @@ class _DriftMeasure:
 
     def unsettled(self) -> tuple[str, ...]:
         """Return the counters whose difference is unknown in some shard."""
-        return tuple(name for name in NAMES if any((shard, name) not in self.drifts for shard in self._shards))
+        return tuple(name for name in self.names if any((shard, name) not in self.drifts for shard in self._shards))
 
     def wrong(self, shard: int) -> dict[str, int]:
         """Return the non-zero differences of a shard's counter."""
-        found = {name: self.drifts.get((shard, name), 0) for name in NAMES}
+        found = {name: self.drifts.get((shard, name), 0) for name in self.names}
         return {name: drift for name, drift in found.items() if drift}
 
 
@@ -123,7 +124,7 @@ class Reconciler:
         """
         fanout = self.queries.fanout(run_id, consistent=True)
         recount, measure = self._measure(fanout)
-        counts = Counts(**{name: recount.total(name) for name in NAMES})
+        counts = Counts(**{name: recount.total(name) for name in measure.names})
         findings = self._counters(fanout, recount, measure, repair=repair)
         if measure.is_whole:
             findings += [ReconcileFinding(FindingKind.ITEMS, description) for description in recount.breaks]
@@ -194,9 +195,9 @@ class Reconciler:
     def _repair_counter(self, fanout: Fanout, shard: int, recount: Recount, measure: _DriftMeasure) -> bool:
         key, counter = counter_key(fanout.run_id, shard), measure.counters[shard]
         if counter is None:
-            if any((shard, name) not in measure.drifts for name in NAMES):
+            if any((shard, name) not in measure.drifts for name in measure.names):
                 return False
-            sums = {name: recount.sum(shard, name) for name in NAMES if recount.sum(shard, name)}
+            sums = {name: recount.sum(shard, name) for name in measure.names if recount.sum(shard, name)}
             made = Put(FANOUT, {**FANOUT.key_attributes(key), **sums, _REPAIRS: 1}, absent())
             return self._try(made, f"counter {key.sort} did not exist")
         number = _repairs(counter)
@@ -274,7 +275,7 @@ def fanout_faults(fanout: Fanout, counts: Counts) -> tuple[list[str], Fanout | N
     if status is not fanout.status:
         return [f"it has ended as {fanout.status}, and by its rows it should be {status}"], _reopened(fanout)
     description = _numbers(fanout, counts)
-    expected = {name: getattr(counts, name) for name in NAMES}
+    expected = {name: getattr(counts, name) for name in names_of(fanout)}
     if any(fanout.counts.get(name, 0) != number for name, number in expected.items()):
         wrong = [name for name, number in expected.items() if fanout.counts.get(name, 0) != number]
         description.append(f"its row and its chunks differ in {', '.join(wrong)}")

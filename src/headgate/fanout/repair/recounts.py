@@ -22,6 +22,7 @@ from headgate.fanout.model.rows import (
     SLOW_LANE,
     Chunk,
     Fanout,
+    is_listed_completed,
     queue_partition,
     start_of,
 )
@@ -32,6 +33,7 @@ _BUCKETS: Final = tuple(disposition.bucket for disposition in Disposition)
 NAMES: Final = (
     "total",
     *_BUCKETS,
+    "done_listed",
     "items_total",
     "items_ok",
     "items_failed",
@@ -40,6 +42,13 @@ NAMES: Final = (
     "slow_total",
     *(f"slow_{bucket}" for bucket in _BUCKETS),
 )
+
+
+def names_of(fanout: Fanout) -> tuple[str, ...]:
+    """Return the counters of a fan-out that can be derived from its rows."""
+    return NAMES if fanout.lists_completed else tuple(name for name in NAMES if name != "done_listed")
+
+
 # Changed only by splits and bisections, not by transitions.
 STRUCTURE: Final = ("total", "items_total", "slow_total")
 # A chunk leaves the second group only by a redrive or a skip. Other dispositions are final.
@@ -51,6 +60,8 @@ _IN_ATTENTION_INDEX: Final = (
     Disposition.DEFERRED,
     Disposition.DEAD,
     Disposition.QUARANTINED,
+    Disposition.CANCELLED,
+    Disposition.SKIPPED,
 )
 _QUEUED: Final = (Disposition.QUEUED, Disposition.RETRYING)
 _QUEUE_POSITION: Final = re.compile(r"\d{13}#\d+")
@@ -164,7 +175,8 @@ def amounts(chunk: Chunk, *, is_slow: bool) -> tuple[tuple[str, int], ...]:
     ok, failed, deferred, dead = item_amounts(chunk)
     bucket = chunk.disposition.bucket
     rows = (("slow_total", 1), (f"slow_{bucket}", 1)) if is_slow else (("total", 1), (bucket, 1))
-    items = () if is_slow else (("items_total", chunk.items), ("items_ok", ok))
+    listed = ("done_listed", int(is_listed_completed(chunk)))
+    items = () if is_slow else (listed, ("items_total", chunk.items), ("items_ok", ok))
     return (*rows, *items, ("items_failed", failed), ("items_deferred", deferred), ("items_dead", dead))
 
 
@@ -189,6 +201,7 @@ def move_traces(chunk: Chunk, *, is_slow: bool) -> Iterator[tuple[str, tuple[obj
 def _moves() -> dict[str, tuple[str, ...]]:
     moves: dict[str, tuple[str, ...]] = {
         "done": ("given up", "deferral"),
+        "done_listed": ("given up", "deferral"),
         "slow_done": ("slow_given up",),
         "deferred": ("given up", "deferral"),
         "items_deferred": ("given up", "deferral", "slow_given up"),
@@ -252,11 +265,16 @@ def _belongs_in_attention(chunk: Chunk) -> bool:
 
 def _has_right_attention(chunk: Chunk) -> bool:
     if not _belongs_in_attention(chunk):
-        return chunk.attention_pk is None
+        return chunk.attention_pk is None or is_listed_completed(chunk) or _is_listed_unsent(chunk)
     if chunk.attention_pk != attention_of(chunk.run_id, chunk.disposition) or chunk.attention_sk is None:
         return False
     is_running = chunk.disposition is Disposition.RUNNING
     return not is_running or chunk.attention_sk.startswith(f"{chunk.lease_expires_at}#")
+
+
+def _is_listed_unsent(chunk: Chunk) -> bool:
+    is_unsent = chunk.disposition is Disposition.WAITING
+    return is_unsent and chunk.attention_pk == attention_of(chunk.run_id, Disposition.WAITING)
 
 
 def _has_right_queue_position(chunk: Chunk) -> bool:

@@ -10,7 +10,7 @@ from headgate.durable.model.duration import Seconds
 from headgate.errors import UserError
 from headgate.pipelines.authoring.rule_checks import RuleChecks
 from headgate.pipelines.authoring.schedule_checks import check_deadline, check_schedules, check_zone
-from headgate.pipelines.definition.bounds import UPSTREAMS_MAX, bounds_text, excesses
+from headgate.pipelines.definition.bounds import UPSTREAMS_MAX, WRITES_MAX, bounds_text, excesses
 from headgate.pipelines.definition.model import POLL_WINDOW_SECONDS, Period, Pipeline, Sla, Trait, TriggerSpec
 from headgate.pipelines.definition.problems import nearest, one_of, shown
 from headgate.pipelines.definition.typed_decoder import DecodeReport, Path
@@ -321,6 +321,9 @@ class DefinitionChecks:
 
     def _check_texts(self) -> None:
         pipeline = self._pipeline
+        if len(pipeline.writes) > WRITES_MAX:
+            fact = f"it writes {len(pipeline.writes)} datasets"
+            self._reading.report(("writes",), fact, allowed=f"at most {WRITES_MAX}; make it several pipelines")
         lists: list[tuple[Path, tuple[str, ...]]] = [
             (("reads",), pipeline.reads),
             (("writes",), pipeline.writes),

@@ -97,6 +97,8 @@ BOUNDS: Final[dict[tuple[type[Struct], str], Bounds]] = {
 # Most items of a kind in a definition.
 SCHEDULES_MAX: Final = 200
 UPSTREAMS_MAX: Final = 90
+# Each written dataset is a row in the transaction that completes a run.
+WRITES_MAX: Final = 50
 
 
 def excesses(part: Struct, path: tuple[str | int, ...] = ()) -> Iterator[Excess]:

@@ -25,12 +25,12 @@ _READINESS: Final = (
     page(
         E.VALIDATION_EXHAUSTED,
         "{pipeline} {schedule} {date}: its window closed before it was ready",
-        "'headgate why PIPELINE' says what was missing; request a rerun when it is there",
+        "'headgate period why PIPELINE' says what was missing; request a rerun when it is there",
     ),
     page(
         E.VALIDATION_TIMEOUT,
         "{pipeline} {schedule} {date}: not ready within its time-out",
-        "'headgate why PIPELINE' says what was missing; request a rerun when it is there",
+        "'headgate period why PIPELINE' says what was missing; request a rerun when it is there",
     ),
     page(
         E.EVALUATOR_FAILED,
@@ -115,7 +115,7 @@ _JOBS: Final = (
     warn(
         E.RUN_NOT_RECOVERED,
         "{pipeline} {schedule} {date}: the job of run {run_id} was repaired, but the run stays failed: {reason}",
-        "'headgate run log' has the attempts of the period; the data may have been written twice",
+        "'headgate period ls' has the attempts of the period; the data may have been written twice",
         "run_id",
         "reason",
     ),

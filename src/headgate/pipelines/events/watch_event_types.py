@@ -33,13 +33,13 @@ _DEADLINES: Final = (
     warn(
         E.EVALUATION_SLA_WARNING,
         "{pipeline} {schedule} {date}: it may not be evaluated by {deadline}",
-        "'headgate why PIPELINE' says what it waits for",
+        "'headgate period why PIPELINE' says what it waits for",
         "deadline",
     ),
     page(
         E.EVALUATION_SLA_BREACH,
         "{pipeline} {schedule} {date}: it was not ready by {deadline}",
-        "'headgate why PIPELINE' says what it waits for",
+        "'headgate period why PIPELINE' says what it waits for",
         "deadline",
         resolves=(E.EVALUATION_SLA_WARNING,),
     ),
@@ -215,7 +215,7 @@ _DECISIONS: Final = (
     warn(
         E.PIPELINE_REPLACED,
         "{pipeline}: the file {file} replaced version {replaced}, which {by} made over the API",
-        "'headgate diff PIPELINE' shows the difference; put what is missing into the file",
+        "'headgate pipeline diff PIPELINE' shows the difference; put what is missing into the file",
         "file",
         "replaced",
         "by",
@@ -258,8 +258,8 @@ _DECISIONS: Final = (
     inform(E.RUN_CANCELLED, "{pipeline} {schedule} {date}: cancelled by {by}: {reason}", "", "by", "reason"),
     warn(
         E.DATASET_HOLD,
-        "{pipeline} {schedule} {date}: held because {dataset} is not healthy enough",
-        "it goes on by itself when the dataset recovers; 'headgate gate' says why and who can override",
+        "{pipeline} {schedule} {date}: held because {dataset} is not known to be healthy",
+        "it goes on by itself when the dataset recovers; 'headgate period why PIPELINE' says why and who can override",
         "dataset",
     ),
     note(E.DATASET_RELEASED, "{pipeline} {schedule} {date}: {dataset} is healthy again, it goes on", "dataset",

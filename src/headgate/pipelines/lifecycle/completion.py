@@ -67,7 +67,7 @@ class RunCompletion:
                     *control_writes,  # noqa: B023 - used before the next iteration
                     *also,
                     *self._end_writes(ended, log, retry(log)),
-                    *(self._baselines.writes(ended, pipeline) if ended.status.is_done else ()),
+                    *(self._success_writes(ended, pipeline) if ended.status.is_done else ()),
                     *self._rerun_writes(ended, retry(log)),
                     *self._breaker_writes(ended, control),  # noqa: B023
                 ]
@@ -100,7 +100,7 @@ class RunCompletion:
                     *control_writes,  # noqa: B023 - used before the next iteration
                     *self._end_writes(ended, log, _FINAL),
                     *self._events.writes(EventName.RUN_RECOVERED, ended.slot, detail),
-                    *self._baselines.writes(ended, pipeline),
+                    *self._success_writes(ended, pipeline),
                     *self._rerun_writes(ended, _FINAL),
                     *self._breaker_writes(ended, control),  # noqa: B023
                 ]
@@ -120,6 +120,9 @@ class RunCompletion:
             except ConflictError:
                 continue
         raise ConflictError(f"run {run.run_id}: concurrent changes prevent its completion; try again")
+
+    def _success_writes(self, run: Run, pipeline: Pipeline) -> list[Write]:
+        return [*self._baselines.writes(run, pipeline), *self._stores.dataset_writes.writes(run, pipeline)]
 
     def _end_writes(self, run: Run, log: RunLog, retry: RetryDecision) -> list[Write]:
         event = run.event or JobEvent.FAIL

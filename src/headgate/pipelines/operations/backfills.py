@@ -129,7 +129,7 @@ class Backfills:
         """Return a backfill. Raises `NotFoundError`."""
         item = self._store.get(PIPELINES, backfill_key(backfill_id), consistent=True)
         if item is None:
-            raise NotFoundError(f"backfill {backfill_id}: there is none; list those of the pipeline to find its id")
+            raise NotFoundError(f"backfill {backfill_id}: there is none; 'headgate backfill ls' lists them")
         return backfill_of(item)
 
     def ls(self, pipeline_id: str, *, limit: int = 100, cursor: str | None = None) -> BackfillPage:

@@ -48,10 +48,16 @@ def holds_of(stored: StoredEvaluation) -> frozenset[str]:
     )
 
 
+def _announced_holds(stored: StoredEvaluation) -> frozenset[str]:
+    """Return the datasets that hold a run, without those whose verdict is about to be known."""
+    walked = (each for result in stored.evaluation.results for each in result.walk())
+    return holds_of(stored) - {each.subject for each in walked if each.is_pending}
+
+
 def hold_change(before: StoredEvaluation | None, after: StoredEvaluation) -> HoldChange:
     """Return the datasets that started or stopped to hold a run. Holds of another run do not count."""
-    held_before = holds_of(before) if before is not None and before.run_id == after.run_id else frozenset()
-    held_now = holds_of(after)
+    held_before = _announced_holds(before) if before is not None and before.run_id == after.run_id else frozenset()
+    held_now = _announced_holds(after)
     return HoldChange(tuple(sorted(held_now - held_before)), tuple(sorted(held_before - held_now)))
 
 

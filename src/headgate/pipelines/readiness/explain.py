@@ -445,7 +445,8 @@ def _rule_line(snapshot: PeriodSnapshot, result: RuleResult) -> Line:
     return Line(
         label=f"{result.name}{warns}",
         status=result.verdict.value,
-        reason=f"{result.reason}{since}",
+        # The reason of a dataset begins with its name, which is the label already.
+        reason=f"{result.reason.removeprefix(f'{result.name}: ')}{since}",
         children=tuple(_rule_line(snapshot, child) for child in result.children),
     )
 

@@ -46,6 +46,8 @@ class DatasetFact(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     reason: str = ""
+    # UNKNOWN for a moment: what decides is under way, and the rule waits for it whatever its `on_unknown`.
+    is_pending: bool = False
 
 
 class RuleMemory(Struct, frozen=True):

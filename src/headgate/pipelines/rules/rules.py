@@ -43,6 +43,8 @@ class RuleResult(Struct, frozen=True, omit_defaults=True):
     passes: int = 0
     counted_at_ms: int = 0
     children: tuple[RuleResult, ...] = ()
+    # Whether a verdict UNKNOWN is about to be known.
+    is_pending: bool = False
 
     def walk(self) -> Iterator[RuleResult]:
         """Yield it and all nested results."""
@@ -142,7 +144,8 @@ def _result(node: RuleNode, facts: Facts, at_ms: int, remembered: _Previous, spa
     else:
         children = tuple([_result(child, facts, at_ms, remembered, spacing_ms) for child in node.children])
         verdict, reason = _combination(node, children)
-    if verdict is UNKNOWN and node.on_unknown is not OnUnknown.WAIT:
+    is_pending = verdict is UNKNOWN and _is_pending(node, facts)
+    if verdict is UNKNOWN and not is_pending and node.on_unknown is not OnUnknown.WAIT:
         verdict = PASS if node.on_unknown is OnUnknown.PASS else FAIL
         reason = f"{reason} (taken for {verdict.lower()})"
     before = remembered(node.path)
@@ -154,8 +157,13 @@ def _result(node: RuleNode, facts: Facts, at_ms: int, remembered: _Previous, spa
     since_ms = before.since_ms if before is not None and before.verdict is verdict else at_ms
     return RuleResult(
         node.path, node.name, node.kind, verdict, reason, since_ms,
-        node.subject, node.severity, passes, counted_at_ms, children,
+        node.subject, node.severity, passes, counted_at_ms, children, is_pending,
     )  # fmt: skip
+
+
+def _is_pending(node: RuleNode, facts: Facts) -> bool:
+    fact = facts.datasets.get(node.subject) if node.kind is RuleKind.DATASET else None
+    return fact is not None and fact.is_pending
 
 
 def _counted(before: RuleMemory | None, at_ms: int, spacing_ms: int) -> tuple[int, int]:

@@ -237,7 +237,7 @@ class Reruns:
         """Return a rerun. Raises `NotFoundError`."""
         rerun = self.find(rerun_id)
         if rerun is None:
-            raise NotFoundError(f"rerun {rerun_id}: there is none; list those of the pipeline to find its id")
+            raise NotFoundError(f"rerun {rerun_id}: there is none; 'headgate run reruns' lists them")
         return rerun
 
     def find(self, rerun_id: str) -> Rerun | None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.ids import IdMaker
 from headgate.pipelines.runs.controls import Controls
+from headgate.pipelines.runs.dataset_writes import DatasetWrites
 from headgate.pipelines.runs.directives import Directives
 from headgate.pipelines.runs.job_log import JobLog
 from headgate.pipelines.runs.late_data import LateData
@@ -25,7 +26,7 @@ _DEFAULTS: Final = RetentionSettings()
 
 
 class RunStores(Struct, frozen=True, kw_only=True):
-    """Runs and their logs, locks, reruns, markers, pipeline controls, orders of operators, late data, and pools."""
+    """What is recorded about runs, from logs and locks to orders of operators and written datasets."""
 
     runs: Runs
     locks: Locks
@@ -37,6 +38,7 @@ class RunStores(Struct, frozen=True, kw_only=True):
     late_data: LateData
     pools: Pools
     run_index: RunIndex
+    dataset_writes: DatasetWrites
 
 
 def run_stores(store: Store, clock: Clock, ids: IdMaker, retention: RetentionSettings = _DEFAULTS) -> RunStores:
@@ -51,5 +53,6 @@ def run_stores(store: Store, clock: Clock, ids: IdMaker, retention: RetentionSet
         job_log=JobLog(store, kept_seconds=86_400 * retention.job_logs_days),
         late_data=LateData(store, kept_seconds=86_400 * retention.late_data_days),
         pools=Pools(store, clock),
+        dataset_writes=DatasetWrites(store, clock),
         run_index=RunIndex(store, clock, kept_days=retention.runs_days),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from headgate.durable.http.openapi import Description, Document
+from headgate.serve.http.parameter_descriptions import parameter_description
 from headgate.serve.http.problem import MEDIA_TYPE, Problem
 from headgate.serve.http.sse import MEDIA_TYPE as EVENT_STREAM
 
@@ -120,6 +121,7 @@ class _Writer:
                 "name": name,
                 "in": "path",
                 "required": True,
+                "description": parameter_description("".join(operation.words[:1]), name),
                 "schema": self._schemas[repr(self._path_types[name])]
                 if name in self._path_types
                 else {"type": "string", "minLength": 1},
@@ -132,7 +134,14 @@ class _Writer:
         schema = self._components[schema["$ref"].removeprefix(_REFERENCE)]
         required = schema.get("required", ())
         return [
-            {"name": name, "in": "query", "required": name in required, "schema": _without_null(described)}
+            {
+                "name": name,
+                "in": "query",
+                "required": name in required,
+                "description": described.get("description")
+                or parameter_description("".join(operation.words[:1]), name),
+                "schema": _without_null(described),
+            }
             for name, described in schema["properties"].items()
         ]
 

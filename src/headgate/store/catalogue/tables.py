@@ -116,6 +116,7 @@ WAITER: Final = _pipeline(
 BASELINE: Final = _pipeline("post-run baseline", "BASELINE#{schedule_id}#{date}")
 CURSOR: Final = _pipeline("watchdog cursor", "CURSOR#{schedule_id}")
 WRITER_WORD: Final = Entity("writer's word", "DATASET#{dataset_urn}", "WORD#{signal_type}#{pipeline_id}")
+DATASET_WRITE: Final = Entity("last write of a dataset", "DATASET#{dataset_urn}", "WRITTEN#{pipeline_id}")
 HEARTBEAT: Final = Entity("heartbeat", "HEARTBEAT#{name}", "STATE")
 POOL: Final = Entity("pool", "POOL#{pool}", "STATE")
 POOL_TICKET: Final = Entity("pool ticket", "POOL#{pool}", "TICKET#{run_created_at_ms:013d}#{run_id}")
@@ -142,7 +143,7 @@ PIPELINES: Final = Table(
         RUN_STATE, RUN_COPY, RUN_LOG, PIPELINE_EVENT, LOCK, RERUN_STATE, RERUN_COPY,
         READINESS, MARKER, SENSOR, EVALUATION, EXPECTATION, JOB, RERUN_REQUEST, DRY_RUN, OVERRIDE, BACKFILL_STATE,
         BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD, WAITER,
-        BASELINE, CURSOR, WRITER_WORD, HEARTBEAT, POOL, POOL_TICKET, PROBE_STATE, CHECK_STATE,
+        BASELINE, CURSOR, WRITER_WORD, DATASET_WRITE, HEARTBEAT, POOL, POOL_TICKET, PROBE_STATE, CHECK_STATE,
     ),
 )  # fmt: skip
 
@@ -167,7 +168,7 @@ FANOUT: Final = Table(
     _SK,
     (
         Index("GSI1", KeyAttribute("GSI1_PK"), KeyAttribute("GSI1_SK")),
-        # Sparse: only chunks that may need an operator's attention.
+        # Sparse: chunks by their disposition, except those in the queue, and those that a search finds at once.
         Index("attention-index", KeyAttribute("attention_pk"), KeyAttribute("attention_sk")),
         # Sparse: claimable chunks in claim order.
         Index("queue-index", KeyAttribute("queue_pk"), KeyAttribute("queue_sk")),
@@ -193,8 +194,8 @@ EXECUTIONS: Final = Table(
     KeyAttribute("execution_id"),
     None,
     (
-        # Sparse: executions with messages to consume or commands to dispatch.
-        Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("ready_at_ms", KeyKind.NUMBER), _BUSY),
+        # Sparse: executions with commands to dispatch, or a history to archive. Readers read the row.
+        Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("ready_at_ms", KeyKind.NUMBER), _BUSY, ()),
         Index("status-index", KeyAttribute("status"), KeyAttribute("started_at"), _BUSY),
         Index("workflow-index", KeyAttribute("workflow"), KeyAttribute("started_at"), _BUSY),
         Index("parent-index", KeyAttribute("parent_id"), KeyAttribute("execution_id")),
@@ -215,8 +216,16 @@ INBOXES: Final = Table(
     "Messages that an execution has not consumed yet, ids of its signals, answers to updates",
     KeyAttribute("execution_id"),
     KeyAttribute("message_id"),
-    # Sparse: only messages are in it, so that workers find executions with messages.
-    (Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("at_ms", KeyKind.NUMBER), Shards(16, of=("INBOX",))),),
+    # Sparse: messages without their bodies, so that workers find executions with messages; and queries for workers.
+    (
+        Index(
+            "ready-index",
+            KeyAttribute("ready_pk"),
+            KeyAttribute("at_ms", KeyKind.NUMBER),
+            Shards(16, of=("INBOX",)),
+            projected=("workflow", "name", "input", "timeout_seconds"),
+        ),
+    ),
     ttl_attribute="ttl",
     entities=(
         Entity("message", "{execution_id}", "M#{at_ms:013d}#{unique}"),
@@ -242,8 +251,9 @@ ACTIVITIES: Final = Table(
             KeyAttribute("lease_pk"),
             KeyAttribute("lease_expires_ms", KeyKind.NUMBER),
             Shards(4, of=("WATCH",)),
+            projected=("token",),
         ),
-        Index("execution-index", KeyAttribute("execution_id"), KeyAttribute("seq", KeyKind.NUMBER)),
+        Index("execution-index", KeyAttribute("execution_id"), KeyAttribute("seq", KeyKind.NUMBER), projected=()),
     ),
     ttl_attribute="ttl",
     entities=(

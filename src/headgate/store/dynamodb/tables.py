@@ -50,7 +50,7 @@ def create_request(table: Table, physical: str) -> dict[str, Any]:
             {
                 "IndexName": index.name,
                 "KeySchema": _key_schema(index),
-                "Projection": {"ProjectionType": "ALL"},
+                "Projection": _projection(table, index),
                 **throughput,
             }
             for index in table.indexes
@@ -202,9 +202,31 @@ def _index_differences(
             yield f"index {index.name!r} is missing; create it"
             continue
         yield from _key_differences(f"index {index.name!r}", index, entry.get("KeySchema", []), kinds)
-        projection = entry.get("Projection", {}).get("ProjectionType")
-        if projection != "ALL":
-            yield f"index {index.name!r} projects {projection}; it must project ALL"
+        actual = entry.get("Projection", {})
+        if not _has_projection(actual, _projection(table, index)):
+            yield f"index {index.name!r} projects {_shown(actual)}; it must project {_shown(_projection(table, index))}"
+
+
+def _projection(table: Table, index: Index) -> dict[str, Any]:
+    """Return what the rows of an index have, as CreateTable takes it."""
+    names = table.projection(index.name)
+    if names is None:
+        return {"ProjectionType": "ALL"}
+    others = sorted(names - {*table.key_names, *(key.name for key in index.attributes())})
+    return {"ProjectionType": "INCLUDE", "NonKeyAttributes": others} if others else {"ProjectionType": "KEYS_ONLY"}
+
+
+def _has_projection(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+    """Whether an index has what its readers need. One with whole items, as earlier builds made it, has that too."""
+    if actual.get("ProjectionType") == "ALL" or expected["ProjectionType"] == "KEYS_ONLY":
+        return True
+    named = actual.get("NonKeyAttributes", [])
+    return expected["ProjectionType"] == "INCLUDE" and {*expected["NonKeyAttributes"]} <= {*named}
+
+
+def _shown(projection: Mapping[str, Any]) -> str:
+    names = projection.get("NonKeyAttributes", [])
+    return " ".join([str(projection.get("ProjectionType")), ", ".join(names)]).strip()
 
 
 def _key_differences(

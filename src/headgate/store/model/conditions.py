@@ -230,8 +230,9 @@ _MISSING: Final = object()
 
 def _compare(condition: Compare, item: Mapping[str, Any]) -> bool:
     actual = item.get(condition.attribute, _MISSING)
-    if condition.comparison is Comparison.EQUALS:
-        return same(actual, condition.value)
+    if condition.comparison is EQUALS:
+        value = condition.value
+        return actual == value if type(actual) is str and type(value) is str else same(actual, value)
     if condition.comparison is Comparison.DIFFERS:
         return not same(actual, condition.value)
     if not _comparable(actual, condition.value):

@@ -81,12 +81,16 @@ class Index(msgspec.Struct, frozen=True):
     """A sparse secondary index: an item without all of its key attributes is not in it.
 
     An index may lag behind its table, so its results are hints: no claim or uniqueness check may rely on them.
+
+    `projected` names the attributes that its rows have besides all keys and the TTL; None: they are whole items.
+    DynamoDB bills an index by the size of its rows, and writes one only if an attribute of it changes (ADR-0045).
     """
 
     name: str
     partition: KeyAttribute
     sort: KeyAttribute | None = None
     shards: Shards | None = None
+    projected: tuple[str, ...] | None = None
 
     def attributes(self) -> tuple[KeyAttribute, ...]:
         return (self.partition,) if self.sort is None else (self.partition, self.sort)
@@ -221,6 +225,11 @@ class Table(msgspec.Struct, frozen=True, dict=True):
         return (self.partition.name,) if self.sort is None else (self.partition.name, self.sort.name)
 
     @cached_property
+    def has_text_key(self) -> bool:
+        """Whether the key is one text."""
+        return self.sort is None and self.partition.kind is KeyKind.STRING
+
+    @cached_property
     def own_keys(self) -> tuple[KeyAttribute, ...]:
         """The key attributes, which every item has."""
         return (self.partition,) if self.sort is None else (self.partition, self.sort)
@@ -258,6 +267,19 @@ class Table(msgspec.Struct, frozen=True, dict=True):
         sorts = {sort.name for sort in (self.sort, *(index.sort for index in self.indexes)) if sort is not None}
         names = {*self.key_names, *self.index_attributes}
         return {name: SORT_BYTES_MAX if name in sorts else PARTITION_BYTES_MAX for name in names}
+
+    def projection(self, name: str | None) -> frozenset[str] | None:
+        """Return the attributes of the rows of an index; None if they are whole items, as those of the table are."""
+        return None if name is None else self._projections.get(name)
+
+    @cached_property
+    def _projections(self) -> dict[str, frozenset[str]]:
+        ttl = () if self.ttl_attribute is None else (self.ttl_attribute,)
+        return {
+            index.name: frozenset((*self.key_names, *(key.name for key in index.attributes()), *index.projected, *ttl))
+            for index in self.indexes
+            if index.projected is not None
+        }
 
     def index(self, name: str) -> Index:
         """Return the index called `name`. Raises `InvalidItemError` if there is none."""

@@ -54,6 +54,15 @@ def check_index_attributes(table: Table, attributes: Item) -> None:
 def check_key(table: Table, key: Key) -> None:
     """Refuse a key of the wrong form for `table`."""
     partition, sort = key
+    # Every check and removal of a row comes here, and most keys are a short text.
+    if (
+        table.has_text_key
+        and sort is None
+        and type(partition) is str
+        and 0 < len(partition) <= _KEY_FAST_PATH_CHARS
+        and partition.isascii()
+    ):
+        return
     _check_key_part(table, table.partition, partition)
     if table.sort is not None:
         _check_key_part(table, table.sort, sort)

@@ -26,7 +26,7 @@ BODY_SURELY_FITS: Final = 200_000
 # A hundred bodies of these bytes are within the transaction limit.
 BODY_SURELY_SMALL: Final = 20_000
 # The same in characters, whatever they are.
-_CHARS_SURELY_SMALL: Final = BODY_SURELY_SMALL // 4
+CHARS_SURELY_SMALL: Final = BODY_SURELY_SMALL // 4
 
 # Rows read ahead of transactions at once: fewer than the row cache holds.
 AHEAD_MAX: Final = 100
@@ -99,15 +99,6 @@ class Operation(Struct, eq=False):
     def _needs_current(self) -> bool:
         return False
 
-    def _write(self, cursor: sqlite3.Cursor, item: Item, body: str) -> None:
-        rows, current = self.rows, self.current
-        if current is not None and rows.same_index_keys(current, item):
-            changed = (body, column_version(item)) if rows.has_versions else (body,)
-            cursor.execute(rows.rewrite, (*changed, *self.key))
-        else:
-            cursor.execute(*rows.upsert_of(item, body))
-        rows.recent.remember(self.key, body, item)
-
     def _record_change(self, cursor: sqlite3.Cursor, new: str | None) -> None:
         if self.body == new:
             return
@@ -115,20 +106,29 @@ class Operation(Struct, eq=False):
         cursor.execute(APPEND_CHANGE, (self.rows.table.name, kind, self.body, new, self.now, 0))
 
 
-class PutRow(Operation, eq=False):
-    """Replaces the whole row."""
+class _RowWriter(Operation, eq=False):
+    """Writes a row with a new item."""
 
     new: Item = {}
     new_body: str = ""
+    # Whether the change stream may leave it out.
     is_quiet: bool = False
 
-    @classmethod
-    def of(
-        cls, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float, *, quiet: bool
-    ) -> PutRow:
-        """Return the operation that writes an item with this body."""
-        is_small = len(body) <= _CHARS_SURELY_SMALL
-        return cls(rows, rows.key_of(item), condition, now, is_small, None, None, item, body, quiet)
+    def apply(self, cursor: sqlite3.Cursor) -> Item | None:
+        rows, current, item, body = self.rows, self.current, self.new, self.new_body
+        if current is not None and rows.same_index_keys(current, item):
+            changed = (body, column_version(item)) if rows.has_versions else (body,)
+            cursor.execute(rows.rewrite, (*changed, *self.key))
+        else:
+            cursor.execute(*rows.upsert_of(item, body))
+        rows.recent.remember(self.key, body, item)
+        if rows.has_stream and not self.is_quiet:
+            self._record_change(cursor, body)
+        return None
+
+
+class PutRow(_RowWriter, eq=False):
+    """Replaces the whole row."""
 
     def admits(self, cursor: sqlite3.Cursor) -> bool:
         rows, condition = self.rows, self.condition
@@ -149,25 +149,18 @@ class PutRow(Operation, eq=False):
         self.current = live_item(rows, self.body, self.now)
         return self.condition is None or holds(self.condition, self.current)
 
-    def apply(self, cursor: sqlite3.Cursor) -> None:
-        self._write(cursor, self.new, self.new_body)
-        if self.rows.has_stream and not self.is_quiet:
-            self._record_change(cursor, self.new_body)
-
     def bytes_written(self) -> int:
         body = self.new_body
         # An upper bound is enough far from the transaction limit.
         return 2 * BODY_SURELY_SMALL if surely_within(body, BODY_SURELY_SMALL) else stored_bytes(load(body))
 
 
-class UpdateRow(Operation, kw_only=True, eq=False):
+class UpdateRow(_RowWriter, kw_only=True, eq=False):
     """Changes attributes of an existing row."""
 
     needs_preparing: ClassVar[bool] = True
 
     update: Update
-    new: Item = {}
-    new_body: str = ""
 
     @classmethod
     def of(cls, rows: TableRows, update: Update, now: float) -> UpdateRow:
@@ -185,9 +178,7 @@ class UpdateRow(Operation, kw_only=True, eq=False):
             check_size(self.rows.table, self.new)
 
     def apply(self, cursor: sqlite3.Cursor) -> Item:
-        self._write(cursor, self.new, self.new_body)
-        if self.rows.has_stream:
-            self._record_change(cursor, self.new_body)
+        super().apply(cursor)
         return self.new
 
     def bytes_written(self) -> int:
@@ -256,7 +247,10 @@ class Refresh(msgspec.Struct, frozen=True, gc=False):
 
     def put_row(self) -> PutRow:
         """Return the operation that reads the current row."""
-        return PutRow.of(self.rows, self.item, self.body, self.condition, self.now, quiet=True)
+        key, is_small = self.rows.key_of(self.item), len(self.body) <= CHARS_SURELY_SMALL
+        put = PutRow(self.rows, key, self.condition, self.now, is_small, None, None, self.item, self.body)
+        put.is_quiet = True
+        return put
 
 
 def refresh_of(
@@ -273,16 +267,14 @@ def refresh_of(
 
 def execute_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> None:
     """Run all operations, or raise `ConflictError` with every failed one before writing anything."""
-    _execute_all(connection.cursor(), operations)
+    execute_all_with(connection.cursor(), operations)
 
 
-def _execute_all(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> None:
-    losers: dict[int, Operation] = {}
-    for place, operation in enumerate(operations):
-        if not operation.admits(cursor):
-            losers[place] = operation  # noqa: PERF403 - faster than a comprehension: there are seldom any
-    if losers:
-        raise _conflict(losers)
+def execute_all_with(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> None:
+    """Run all operations, with a cursor that is reused."""
+    refused = [operation for operation in operations if not operation.admits(cursor)]
+    if refused:
+        raise _conflict({operations.index(operation): operation for operation in refused})
     if any(map(_needs_preparing, operations)):
         for operation in operations:
             operation.prepare()
@@ -306,7 +298,7 @@ def execute_each(
                 if not operations.applies(cursor):
                     operations.put_row().execute_with(cursor)
             elif len(operations) > 1:
-                _execute_all(cursor, operations)
+                execute_all_with(cursor, operations)
             else:
                 operations[0].execute_with(cursor)
         except HeadgateError as exc:

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import monotonic
@@ -34,12 +35,13 @@ from headgate.store.model.validation import (
     checked_item,
     checked_update,
 )
-from headgate.store.model.values import Item, TrustedItem, dump
+from headgate.store.model.values import Item, TrustedItem, dump, dump_trusted
 from headgate.store.sqlite.change_log import ChangeLog
 from headgate.store.sqlite.file import DatabaseFile, Synchronous
 from headgate.store.sqlite.group_commit import GroupCommitter
 from headgate.store.sqlite.operations import (
     BODY_SURELY_FITS,
+    CHARS_SURELY_SMALL,
     CheckRow,
     DeleteRow,
     Operation,
@@ -66,7 +68,7 @@ BATCH_ROWS_MAX: Final = 500
 # Text of this length is within the item limit, whatever its characters are.
 _CHARS_SURELY_FIT: Final = BODY_SURELY_FITS // 4
 _KEYS_PER_SELECT: Final = 100
-_place_of: Final = attrgetter("rows.name", "key")
+_place_of: Final = attrgetter("rows", "key")
 _is_small: Final = attrgetter("is_small")
 # How long a read waits for a connection of another thread, while none can be opened.
 _READER_SECONDS_MAX: Final = 2.0
@@ -173,6 +175,10 @@ class SqliteStore:
             self._spill.restore(decoded(rows, body)) if REFERENCE in body else decoded(rows, body)
             for (body,) in results[: query.limit]
         ]
+        # No reader relies on what an index of DynamoDB does not have.
+        projection = query.table.projection(query.index)
+        if projection is not None:
+            items = [{name: value for name, value in item.items() if name in projection} for item in items]
         more = len(results) > query.limit
         return Page(items, self._cursors.after(query, items[-1]) if more else None)
 
@@ -328,7 +334,7 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.writes += len(operations)
         try:
-            self._commits.run(lambda connection: execute_all(connection, operations), topics=topics)
+            self._commits.run(partial(execute_all, operations=operations), topics=topics)
         except ConflictError as exc:
             raise self._with_whole_items(exc) from None
 
@@ -345,14 +351,15 @@ class SqliteStore:
         counts: bool | None = None
         operations: list[Operation] = []
         for write in writes:
-            if isinstance(write, Put):
-                operations.append(self._put_row(write, now))
-            elif isinstance(write, Update):
+            kind = type(write)
+            if kind is Put:
+                operations.append(self._put_row(write, now))  # type: ignore[arg-type]  # by its type
+            elif kind is Update:
                 if counts is None:
                     counts = allows_add(writes, token)
-                operations.append(self._update_row(write, now, cannot_repeat=counts))
+                operations.append(self._update_row(write, now, cannot_repeat=counts))  # type: ignore[arg-type]
             else:
-                operations.append(self._keyed_row(write, now))
+                operations.append(self._keyed_row(write, now))  # type: ignore[arg-type]
         # Most transactions are small and have distinct keys, so the exact checks run only in doubt.
         if len(operations) > 1:
             if len(set(map(_place_of, operations))) < len(operations):
@@ -371,9 +378,10 @@ class SqliteStore:
                 return self._update_row(write, now, cannot_repeat=False)
 
     def _keyed_row(self, write: Delete | Check, now: float) -> DeleteRow | CheckRow:
-        check_key(write.table, write.key)
+        table, key = write.table, write.key
+        check_key(table, key)
         kind = DeleteRow if type(write) is Delete else CheckRow
-        return kind(self._rows[write.table.name], parameters(write.key), write.condition, now)
+        return kind(self._rows[table.name], key[:1] if table.sort is None else key, write.condition, now)
 
     def _refresh_or_put(self, put: Put, now: float) -> Refresh | list[Operation]:
         """Return the operations of a transaction with a single put into a table that is refreshed."""
@@ -386,15 +394,18 @@ class SqliteStore:
         return [self._put_row(put, now)]
 
     def _put_row(self, put: Put, now: float) -> PutRow:
-        rows, item, special = self._rows[put.table.name], put.item, False
-        if type(item) is not TrustedItem:
+        rows, item = self._rows[put.table.name], put.item
+        if type(item) is TrustedItem:
+            body = dump_trusted(item)
+        else:
             item, special = checked_item(put.table, item)
-        body = dump(item, special=special)
+            body = dump(item, special=special)
         if len(body) > _CHARS_SURELY_FIT and not surely_within(body, BODY_SURELY_FITS):
             item = self._spill.fit(put.table, item)
             check_size(put.table, item)
             body = dump(item, special=True)
-        return PutRow.of(rows, item, body, put.condition, now, quiet=put.quiet)
+        is_small = len(body) <= CHARS_SURELY_SMALL
+        return PutRow(rows, rows.key_of(item), put.condition, now, is_small, None, None, item, body, put.quiet)
 
     def _update_row(self, update: Update, now: float, *, cannot_repeat: bool) -> UpdateRow:
         checked = checked_update(update, cannot_repeat=cannot_repeat)

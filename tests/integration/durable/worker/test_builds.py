@@ -9,6 +9,7 @@ import pytest
 from msgspec import Raw
 
 import headgate as hg
+from headgate.durable.client.patches import open_patches
 from headgate.durable.engine.stuck import ATTEMPTS_MAX, STUCK_EVENT
 from headgate.durable.model.history import Status
 from tests.integration.durable.worker.fleets import Fleet
@@ -254,3 +255,21 @@ def test_worker_without_the_workflow__beside_one_with_it__delays_nothing(fleet: 
     signal(fleet, "on")
     fleet.run()
     assert {fleet.status(each) for each in IDS} == {Status.SUCCEEDED}
+
+
+def test_patches__no_open_execution_has_the_mark__the_code_of_a_live_worker_names_it(fleet: Fleet) -> None:
+    fleet.join("old", old)
+    start(fleet)
+    signal(fleet, "go")
+    fleet.run()
+    fleet.join("new", new)
+    now_ms = int(fleet.clock.seconds() * 1000)
+    (only,) = open_patches(fleet.store, now_ms)
+    assert (only.workflow, only.patch, only.without_mark, only.with_mark) == ("order", "check-first", len(IDS), 0)
+    assert only.oldest_without_mark in IDS
+    signal(fleet, "on")
+    fleet.run()
+    (none_left,) = open_patches(fleet.store, now_ms)
+    assert none_left.without_mark == 0
+    fleet.leave("new")
+    assert open_patches(fleet.store, now_ms) == []

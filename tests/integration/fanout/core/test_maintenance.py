@@ -202,7 +202,7 @@ def test_tend__one_that_cannot_be_read__does_not_keep_the_others_waiting(shop: S
 
 def test_tend__a_worker_that_is_not_known__its_chunk_is_tried_again_and_then_given_up(shop: Shop) -> None:
     shop.split([1, 2], lost_attempts_max=2, timeout_seconds=10, backoff_seconds=1)
-    shop.start("chunk-0000001", worker="alive", lease_seconds=1_000)
+    shop.tracker.heartbeat(shop.start("chunk-0000001", worker="alive"), lease_seconds=1_000)
     shop.start(FIRST, worker="gone")
     shop.clock.advance(9.999)
     shop.maintenance.run_once()

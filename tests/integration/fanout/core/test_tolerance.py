@@ -154,7 +154,9 @@ def test_failures__limit_raised_while_paused__is_judged_by_the_new_one(world: Wo
 
     world.control.tune(RUN, tolerated_failures=2)
     world.control.resume(RUN)
-    assert world.tend().paused_at is None
+    resumed = world.tend()
+    # The reason was that of the old limit.
+    assert (resumed.paused_at, resumed.reason) == (None, None)
     world.kill(_chunk(1), _chunk(2))
 
     assert world.tend().paused_at is not None

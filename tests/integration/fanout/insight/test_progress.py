@@ -224,9 +224,22 @@ def test_look__again_and_again__follows_what_it_sees_and_samples_seldom(
         result = follower.look()
 
     assert result.completed_per_second == pytest.approx(1, rel=0.1)
-    assert result.durations is None
+    assert result.durations == spread_of([1000] * 3)
     clock.advance(1000)
     assert follower.look().durations == spread_of([1000] * 200)
+
+
+def test_look__first_chunks_complete_after_the_sample__there_is_an_estimate(
+    store: SqliteStore, clock: VirtualClock
+) -> None:
+    stage = Stage(store, clock, chunks=20)
+    follower = Follower(store, clock, RUN, sample_seconds=1000)
+    assert follower.look().estimate.unknown == "0 chunks are completed; an estimate needs 3"
+    for number in range(13):
+        stage.complete(number, seconds=1)
+    stage.start(13)
+
+    assert (follower.look().estimate.text, follower.look().estimate.unknown) == ("6\u20138 s", None)
 
 
 def test_look__a_straggler__is_shown(store: SqliteStore, clock: VirtualClock) -> None:

@@ -15,7 +15,7 @@ from headgate.errors import InvalidPayloadError, NotAdmittedError, StoreClosedEr
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Tracker
-from headgate.fanout.model.rows import Chunk, Fanout, Policy
+from headgate.fanout.model.rows import Chunk, Fanout, Policy, timestamp
 from headgate.fanout.model.sources import ListSource
 from headgate.fanout.model.states import Disposition
 from headgate.fanout.remote.chunk_handler import chunk_handler
@@ -60,6 +60,17 @@ class Rig:
         return self.queries.chunk("run", f"chunk-{number:07d}")
 
 
+class Postponed:
+    """The delays that a queue received: by the receipt of a message, the seconds until it is delivered again."""
+
+    def __init__(self) -> None:
+        self.delays: list[tuple[str, float]] = []
+
+    def __call__(self, queue_url: str, receipt: str, seconds: float) -> None:
+        assert queue_url == QUEUE
+        self.delays.append((receipt, seconds))
+
+
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path)
@@ -102,6 +113,21 @@ def test_delivery__all_go_well__nothing_comes_again(rig: Rig) -> None:
     assert [row.output for row in rows] == ["0", "2", "4", "6", "8"]
     row = rows[3]
     assert (row.message_id, row.receive_count, row.worker) == ("m3", 2, Context.log_stream_name)
+
+
+def test_lease__policy_allows_less_than_the_function_has_left__ends_with_the_policy(rig: Rig) -> None:
+    rig.split(timeout_seconds=20.0)
+    leases: list[str | None] = []
+
+    @chunk_handler(rig.worker)
+    def note(chunk: ActiveChunk) -> None:
+        leases.append(rig.row(0).lease_expires_at)
+
+    begun_ms = rig.queries.now_ms()
+    note(delivery(record(0)), Context(left_ms=900_000))
+
+    # A killed function does not block the chunk any longer, and its message comes back then.
+    assert leases == [timestamp(begun_ms + 20_000)]
 
 
 def test_delivery__some_fail__only_those_come_again(rig: Rig) -> None:
@@ -180,19 +206,20 @@ def test_delivery__cancelled_before_or_meanwhile__does_not_come_again(rig: Rig) 
 
 def test_delivery__time_is_nearly_up__the_rest_is_not_begun(rig: Rig) -> None:
     rig.split()
-    context = Context()
+    context, later = Context(), Postponed()
 
-    @chunk_handler(rig.worker)
+    @chunk_handler(rig.worker, later=later, queue_url=QUEUE)
     def work(chunk: ActiveChunk) -> None:
         context.left_ms = 60_000
         assert chunk.should_stop
 
     assert failures(work(delivery(record(0), record(1), record(2)), context)) == ["m1", "m2"]
     assert rig.row(1).attempt == 0
+    assert (dict(later.delays)["r1"], dict(later.delays)["r2"]) == (0.0, 0.0)
 
 
 def test_delivery__failed_chunk_is_to_be_tried_later__its_message_is_postponed(rig: Rig) -> None:
-    rig.split(backoff_seconds=40)
+    rig.split(backoff_seconds=40, timeout_seconds=100)
     received: list[tuple[str, str, float]] = []
 
     def later(queue_url: str, receipt: str, seconds: float) -> None:
@@ -207,7 +234,69 @@ def test_delivery__failed_chunk_is_to_be_tried_later__its_message_is_postponed(r
     rig.clock.advance(40)
     assert failures(broken(delivery(record(0)))) == ["m0"]
 
-    assert received == [(QUEUE, "r0", 40.0), (QUEUE, "r0", 80.0)]
+    # At the begin of each attempt until its lease is over, and at its end until the next attempt is due.
+    assert received == [(QUEUE, "r0", seconds) for seconds in (110.0, 40.0, 110.0, 80.0)]
+
+
+def test_delivery__process_ends_before_a_chunk_has_begun__message_comes_again_soon(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.split(timeout_seconds=100)
+    later = Postponed()
+    work = chunk_handler(rig.worker, later=later, queue_url=QUEUE)(lambda _: None)
+
+    def ends(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(rig.worker.tracker, "start", ends)
+    with pytest.raises(SystemExit):
+        work(delivery(record(0)), Context())
+
+    assert later.delays == [("r0", 60.0)]
+
+
+def test_delivery__process_ends_in_a_chunk__it_and_those_behind_come_again_when_they_may_run(rig: Rig) -> None:
+    rig.split(timeout_seconds=100)
+    later = Postponed()
+
+    @chunk_handler(rig.worker, later=later, queue_url=QUEUE)
+    def killed(chunk: ActiveChunk) -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        killed(delivery(record(0), record(1), record(2)), Context(left_ms=600_000))
+
+    assert dict(later.delays) == {"r0": 110.0, "r1": 610.0, "r2": 610.0}
+
+
+@pytest.mark.parametrize(("receives", "seconds"), [(1, 30.0), (3, 120.0), (9, 900.0)])
+def test_delivery__store_does_not_answer__message_comes_again_after_a_backoff(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, receives: int, seconds: float
+) -> None:
+    rig.split(timeout_seconds=100)
+    later = Postponed()
+    work = chunk_handler(rig.worker, later=later, queue_url=QUEUE)(lambda _: None)
+
+    def throttled(*_: object, **__: object) -> None:
+        raise ThrottledError("not now")
+
+    monkeypatch.setattr(rig.worker.tracker, "start", throttled)
+
+    assert failures(work(delivery(record(0, receives=receives)), Context())) == ["m0"]
+    assert dict(later.delays) == {"r0": seconds}
+
+
+def test_delivery__busy_or_paused__message_comes_again_when_that_may_be_over(rig: Rig) -> None:
+    rig.split(timeout_seconds=100)
+    later = Postponed()
+    work = chunk_handler(rig.worker, later=later, queue_url=QUEUE)(lambda _: None)
+    rig.worker.tracker.start("run", rig.row(0).chunk_id, worker="other")
+
+    assert failures(work(delivery(record(0)), Context(left_ms=600_000))) == ["m0"]
+    rig.control.pause("run")
+    assert failures(work(delivery(record(1)), Context(left_ms=600_000))) == ["m1"]
+
+    assert dict(later.delays) == {"r0": 610.0, "r1": 5_400.0}
 
 
 def test_delivery__store_is_gone__is_not_passed_over(rig: Rig) -> None:

@@ -39,6 +39,8 @@ def refusal(words: tuple[str, ...]) -> str:
         found = command.commands.get(rest[0]) if rest else None
         if found is None:
             return f"No such command: {' '.join(words)}"
+        if found.hidden:
+            return f"No such command, but an earlier spelling: {' '.join(words)}"
         command, rest = found, rest[1:]
     try:
         command.make_context(command.name, rest)

@@ -84,7 +84,8 @@ def test_commands__all_pages__are_found() -> None:
         ("headgate fanout lanes monday", "No such command"),
         ("headgate run ls --state FAILED", "No such option: --state"),
         ("headgate run rerun silver", "Missing"),
-        ("headgate why silver --date 2026-01-31", ""),
+        ("headgate why silver --date 2026-01-31", "an earlier spelling"),
+        ("headgate period why silver --date 2026-01-31", ""),
     ],
 )
 def test_refused__a_command_on_a_page__is_parsed_whole(command: str, why: str) -> None:

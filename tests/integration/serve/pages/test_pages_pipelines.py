@@ -458,7 +458,7 @@ def test_pipeline__that_waits__is_reported_whole(troubled: PipelineSite) -> None
         "done by 08:00 (UTC)",
         "DUE 1 h 27 min left",
         "PIPELINE_DEFINED",
-        "headgate why p-waiting --date 2026-01-16",
+        "headgate period why p-waiting --date 2026-01-16",
     ):
         assert fact in said, fact
     assert list(actions_of(page)) == ["Hold", "Force", "Skip", "Mark as successful", "Pause", "Backfill"]

@@ -172,3 +172,18 @@ def test_lint__iteration_over_a_set_of_strings__is_found_with_the_remedy(functio
 
 def test_lint__sets_of_numbers_and_sorted_sets__pass() -> None:
     assert lint(_over_numbers_and_sorted).findings == []
+
+
+def new_side() -> bool:
+    return hg.patched("in-a-helper")
+
+
+async def patching(name: str) -> None:
+    if new_side() and hg.patched("twice") and hg.patched("twice"):
+        hg.deprecate_patch(patch="gone")
+    hg.patched(name)
+
+
+def test_lint__code_with_patches__names_the_literal_ones_once() -> None:
+    assert lint(patching).patches == ["gone", "in-a-helper", "twice"]
+    assert lint(pauses).patches == []

@@ -86,6 +86,22 @@ def test_source_files__package__has_relative_and_nested_imports(
     assert found == [f"parcels{each}" for each in expected]
 
 
+def test_source_files__app_in_a_folder_with_installed_packages__are_its_own(load: Load, tmp_path: Path) -> None:
+    """As in the package of a Lambda function, where everything is in one folder."""
+    (tmp_path / "prices.py").write_text("import headgate.errors\nimport taxes.rates\nimport single\nPRICE = 1\n")
+    for name in ("headgate", "taxes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    (tmp_path / "headgate" / "errors.py").write_text("")
+    (tmp_path / "taxes" / "rates.py").write_text("")
+    (tmp_path / "single.py").write_text("")
+    (tmp_path / "taxes-1.0.dist-info").mkdir()
+    record = "taxes/__init__.py,sha256=x,0\ntaxes/rates.py,,\nsingle.py,,\ntaxes-1.0.dist-info/RECORD,,\n"
+    (tmp_path / "taxes-1.0.dist-info" / "RECORD").write_text(record)
+
+    assert [name for name, _ in source_files([load().workflows["order"].function.__module__])] == ["prices", "shop"]
+
+
 def test_build__function_without_a_file__is_named_by_its_code() -> None:
     def made(result: int) -> hg.App:
         app = hg.App("shell")

@@ -101,3 +101,14 @@ def test_in_use__running_attempts__are_counted_by_kind() -> None:
     found = held.slots.in_use()
 
     assert (found[SlotKind.ASYNC], found[SlotKind.ISOLATED], found[SlotKind.THREAD]) == (2, 1, 1)
+
+
+def test_take__turn_begins_during_a_poll__both_reserve_of_the_same_slots() -> None:
+    held = Held(async_max=2)
+
+    held.slots.begin_poll()
+    polled = [held.slots.take(held.activity("ASYNC"), is_poll=True) for _ in range(2)]
+    held.slots.begin()
+    assert (polled, held.takes("ASYNC")) == ([True, True], False)
+    held.slots.end_poll()
+    assert held.takes("ASYNC")

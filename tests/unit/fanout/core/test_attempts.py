@@ -198,10 +198,12 @@ def test_completed__the_piece_in_the_slow_lane__makes_its_chunk_whole() -> None:
     (parent,) = change.extra_writes
     assert isinstance(parent, Update)
     assert parent.key == (change.after.run_id, "CHUNK#chunk-0000030")
-    assert parent.set == {"disposition": "DONE"}
+    assert parent.set["disposition"] == "DONE"
+    assert parent.set["attention_pk"] == f"{change.after.run_id}#DONE"
     assert (parent.add["items_ok"], parent.add["items_failed"], parent.add["items_deferred"]) == (1, 1, -2)
     delta = change.delta()
     assert (delta["slow_running"], delta["slow_done"], delta["deferred"], delta["done"]) == (-1, 1, -1, 1)
+    assert delta["done_listed"] == 1
     assert (delta["items_ok"], delta["items_failed"], delta["items_deferred"]) == (1, 1, -2)
 
 
@@ -447,6 +449,7 @@ def test_placed__each_disposition__is_where_it_is_looked_for(disposition: Dispos
     assert (chunk.queue_sk is not None) is is_queued
     in_disposition = {
         Disposition.RUNNING, Disposition.RETRYING, Disposition.DEFERRED, Disposition.DEAD, Disposition.QUARANTINED,
+        Disposition.CANCELLED, Disposition.SKIPPED, Disposition.WAITING,
     }  # fmt: skip
     assert chunk.attention_pk == (f"{chunk.run_id}#{disposition.value}" if disposition in in_disposition else None)
     assert (chunk.attention_sk is None) is (chunk.attention_pk is None)

@@ -34,10 +34,11 @@ from headgate.pipelines.enums import (
     RunStatus,
     Severity,
     TraitStatus,
+    Verdict,
 )
 from headgate.pipelines.readiness.evaluation_log import Evaluations, Outlook, Purpose, StoredEvaluation
 from headgate.pipelines.readiness.explain import Explainer, PeriodSnapshot, PeriodState, as_text, why
-from headgate.pipelines.rules.facts import Facts, TraitFact
+from headgate.pipelines.rules.facts import DatasetFact, Facts, TraitFact
 from headgate.pipelines.rules.readiness import readiness_of
 from headgate.pipelines.rules.rules import compile_readiness, evaluate
 from headgate.pipelines.runs.controls import Control, Controls
@@ -371,6 +372,18 @@ def test_tree__everything_known__line_by_line() -> None:
 
 
 # From calendars and schedules.
+
+
+def test_tree__a_dataset__is_named_once() -> None:
+    urn = "urn:dp:shop:orders:v1"
+    pipeline = replace(PIPELINE, readiness=Readiness(rules=(Rule(dataset=urn),)))
+    facts = replace(KNOWN, datasets={urn: DatasetFact(verdict=Verdict.FAIL, reason="VOLUME is CRITICAL")})
+    stored = evaluated(pipeline, facts)
+
+    explanation = why(PeriodSnapshot(pipeline=pipeline, slot=SLOT, now=NOW, evaluation=stored))
+
+    assert f"{urn}: VOLUME is CRITICAL since" in explanation.sentence
+    assert as_text(explanation.tree).splitlines()[-1].startswith(f"    [FAIL] {urn}: VOLUME is CRITICAL, since")
 
 
 @pytest.mark.parametrize(

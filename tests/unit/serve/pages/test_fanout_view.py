@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.serve.pages.work.fanouts import buckets, sentence
+from headgate.serve.pages.work.fanouts import buckets, item_bars, sentence
 
 
 def fanout(status: str, *, completed: int = 0, failed: int = 0, total: int = 10, **more: Any) -> dict[str, Any]:
@@ -53,3 +53,12 @@ def test_sentence__the_slow_lane_goes_on_and_nothing_failed__names_the_deferred_
     said = sentence(fanout("PARTIAL", completed=10, items={"failed": 0, "deferred": 4, "total": 1000}))
 
     assert said == "10 of 10 chunks are done; 4 items are deferred to the slow lane."
+
+
+@pytest.mark.parametrize(("is_finished", "left"), [(False, "open"), (True, "not run")])
+def test_item_bars__items_are_left__are_open_until_the_end(is_finished: bool, left: str) -> None:
+    items = {"ok": 7, "failed": 1, "deferred": 0, "open": 2, "total": 10}
+
+    bars = item_bars({"items": items, "is_finished": is_finished})
+
+    assert [(bar.name, bar.count) for bar in bars] == [("ok", 7), ("failed", 1), (left, 2)]

@@ -22,7 +22,7 @@ TABLE = Table(
     (
         Index("by-owner", KeyAttribute("owner"), KeyAttribute("PK")),
         Index("due", KeyAttribute("due_pk"), KeyAttribute("due_at_ms", KeyKind.NUMBER)),
-        Index("by-kind", KeyAttribute("kind")),
+        Index("by-kind", KeyAttribute("kind"), projected=("name",)),
     ),
 )
 SINGLE_TABLE = Table("single", "A table without a sort key", KeyAttribute("id"))
@@ -158,6 +158,12 @@ def test_index_attributes__of_a_table__leave_out_its_own_keys() -> None:
         "due_at_ms": KeyKind.NUMBER,
         "kind": KeyKind.STRING,
     }
+
+
+def test_projection__of_an_index__has_all_keys_beside_what_is_named() -> None:
+    assert TABLE.projection("by-kind") == frozenset({"PK", "SK", "kind", "name"})
+    assert TABLE.projection("by-owner") is None
+    assert TABLE.projection(None) is None
 
 
 def test_index__by_name__is_found() -> None:

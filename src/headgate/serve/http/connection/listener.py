@@ -57,8 +57,9 @@ class HttpServer:
         shedder: LoadShedder | None = None,
         shared: SharedConnections | None = None,
         listening: socket.socket | None = None,
+        setting: str = "http",
     ) -> None:
-        """Listen on `address`. Raises `SettingsError` if the port is in use or the address is not local.
+        """Listen on `address`. Raises `SettingsError`, which names the `setting`, if that is not possible.
 
         A serving process takes the socket on which the first one is `listening`; `shared` are the connections of all.
         """
@@ -66,7 +67,7 @@ class HttpServer:
         self._limits = LimitSettings() if limits is None else limits
         self._counter = ConnectionCounter(self._limits, is_behind_proxy=is_behind_proxy, shared=shared)
         self.shedder = LoadShedder(in_flight_max=self._limits.in_flight) if shedder is None else shedder
-        self._socket = _listen(address) if listening is None else listening
+        self._socket = _listen(address, setting) if listening is None else listening
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._uvicorn: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -257,14 +258,16 @@ class _Uvicorn(uvicorn.Server):
         return contextlib.nullcontext()
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(address: Address, setting: str) -> socket.socket:
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as exc:
-        raise SettingsError(f"http = {address}: unknown host name; correct --http HOST:PORT") from exc
+        raise SettingsError(
+            f"{setting} = {address}: unknown host name; correct --{setting.rpartition('.')[2]} HOST:PORT"
+        ) from exc
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
@@ -273,7 +276,7 @@ def _listen(address: Address) -> socket.socket:
     except OSError as exc:
         listener.close()
         raise SettingsError(
-            f"http = {address}: cannot listen: {exc.strerror}; stop the process that listens on port {address.port}, "
-            "or choose another with --http HOST:PORT (port 0 picks a free one)"
+            f"{setting} = {address}: cannot listen: {exc.strerror}; stop the process that listens on port "
+            f"{address.port}, or choose another with --{setting.rpartition('.')[2]} HOST:PORT (port 0 picks a free one)"
         ) from exc
     return listener

@@ -368,10 +368,10 @@ def margins_chart(margins: Sequence[tuple[int, float]]) -> dict[str, Any]:
 def _commands(pipeline: Pipeline, slot: Slot) -> tuple[tuple[str, str], ...]:
     name, schedule = pipeline.id, schedule_option(pipeline, slot)
     return (
-        ("Why", command("why", name, "--date", slot.date, *schedule)),
+        ("Why", command("period", "why", name, "--date", slot.date, *schedule)),
         ("Its definition", command("pipeline", "show", name)),
         ("Its last change", command("pipeline", "diff", name)),
-        ("Its periods", command("run", "log", name)),
+        ("Its periods", command("period", "ls", name)),
         ("Its sensors", command("sensor", "ls", name)),
         ("Evaluate the rules", command("pipeline", "evaluate", name, "--date", slot.date, *schedule)),
         ("Follow events", command("pipeline", "events", name, "--follow")),

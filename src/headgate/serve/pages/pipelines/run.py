@@ -211,7 +211,7 @@ def _commands(run: Mapping[str, Any], execution: str, trigger: str) -> tuple[tup
     found = [("This page", command("run", "show", run["run_id"]))]
     if execution:
         found += [
-            ("Its lifecycle", command("asl", "describe", execution)),
+            ("Its lifecycle", command("asl", "show-execution", execution)),
             ("Show the execution history", command("asl", "history", execution)),
         ]
     if trigger == COMMAND and run["job_id"]:

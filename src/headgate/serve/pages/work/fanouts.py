@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.auth.roles import Permission
 from headgate.fanout.model.states import FanoutStatus
@@ -120,6 +121,14 @@ def buckets(counts: Mapping[str, int], total: int, names: Sequence[tuple[str, st
     return bars
 
 
+def item_bars(fanout: Mapping[str, Any]) -> list[Bar]:
+    """Return the items by outcome. Once the fan-out has ended, open ones are those of cancelled and skipped chunks."""
+    bars = buckets(fanout["items"], fanout["items"]["total"], _ITEM_BUCKETS)
+    if not fanout["is_finished"]:
+        return bars
+    return [replace(bar, name="not run") if bar.name == "open" else bar for bar in bars]
+
+
 def _items_sentence(items: Mapping[str, int], of_all: str) -> str:
     """Return what is the matter with a fan-out none of whose chunks has failed."""
     if items["failed"]:
@@ -178,7 +187,7 @@ def fanout_page(api: ApiCaller, run_id: str) -> FanoutPage:
     return FanoutPage(
         fanout=fanout,
         bars=buckets(fanout["counts"], fanout["chunks"]["total"]),
-        item_bars=buckets(fanout["items"], fanout["items"]["total"], _ITEM_BUCKETS),
+        item_bars=item_bars(fanout),
         sentence=sentence(fanout),
         eta=_eta(fanout),
         errors=errors,

@@ -253,7 +253,7 @@ def _execution(api: ApiCaller, request: PageRequest) -> Page:
         ),
         actions=execution_actions(api, execution, entered_states(events, known)),
         json=twin(f"/machine-executions/{segment(execution_id)}"),
-        cli=command("asl", "describe", execution_id),
+        cli=command("asl", "show-execution", execution_id),
         changes=changes_of(of=ALL_WORK),
         section="machines",
     )

@@ -91,7 +91,7 @@ def _page(api: ApiCaller, request: PageRequest) -> Page:
         title="Workers",
         view=worker_page(api, request.query),
         json=twin("/workers"),
-        cli=command("workers"),
+        cli=command("worker", "ls"),
         changes=changes_of(of=ALL_WORK),
         section="workers",
     )

@@ -82,7 +82,7 @@ class Bulk(Struct, forbid_unknown_fields=True):
     action: Action
     where: Where
     to: Annotated[int, Meta(ge=1)] | NonEmpty | None = None
-    signals: Messages = Messages.KEEP
+    signals: Messages | None = None
     name: Name | None = None
     payload: Raw = msgspec.field(default_factory=missing)
     request_id: Name | None = None
@@ -131,10 +131,7 @@ class _Bulk:
 
     def run(self, call: Call[Bulk, NoQuery]) -> Answer:
         body = call.body
-        if body.action is Action.RESET and body.to is None:
-            raise UserError("to: a reset needs the turn or the activity to begin with")
-        if body.action is Action.SIGNAL and body.name is None:
-            raise UserError("name: the name of the signal is required")
+        _check_fields(body)
         rows, cursor = self._matching(body)
         refused = [] if body.dry_run else [each for row in rows if (each := self._do(call, row)) is not None]
         done = 0 if body.dry_run else len(rows) - len(refused)
@@ -188,17 +185,37 @@ def _statuses(body: Bulk) -> list[Status]:
     return [status]
 
 
-def _body(body: Bulk) -> Struct | None:
+def _check_fields(body: Bulk) -> None:
+    """Raise `UserError` if no filter or no field of the action is given, or a field of another action."""
+    if body.where == Where():
+        # Every execution of every app, and of state machines, which lists leave out by default.
+        raise UserError(f"where: it is empty; give at least one of {', '.join(Where.__struct_fields__)}")
+    if body.action is Action.RESET and body.to is None:
+        raise UserError("to: a reset needs the turn or the activity to begin with")
+    if body.action is Action.SIGNAL and body.name is None:
+        raise UserError("name: the name of the signal is required")
+    given = {
+        "to": (Action.RESET, body.to is not None),
+        "signals": (Action.RESET, body.signals is not None),
+        "name": (Action.SIGNAL, body.name is not None),
+        "payload": (Action.SIGNAL, len(body.payload) > 0),
+    }
+    for field, (action, is_given) in given.items():
+        if is_given and body.action is not action:
+            raise UserError(
+                f"{field}: only for the action {action.value}, and this one is {body.action.value}; leave it out"
+            )
+
+
+def _body(body: Bulk) -> Struct:
     """Return the body of the operation on one execution."""
     match body.action:
         case Action.RESET:
             assert body.to is not None, "checked by the caller"
-            return Reset(body.to, body.signals, body.reason)
+            return Reset(body.to, body.signals or Messages.KEEP, body.reason)
         case Action.SIGNAL:
             assert body.name is not None, "checked by the caller"
             return SendSignal(body.name, body.payload)
-        case Action.RETRY | Action.REDRIVE:
-            return None
         case _:
             return Why(body.reason)
 

@@ -98,7 +98,7 @@ class PatchView(Struct, frozen=True, omit_defaults=True):
 
 
 class PatchPage(Struct, frozen=True):
-    """Every patch that an open execution has marked."""
+    """Every patch that an open execution has marked, or that the code of a live worker has."""
 
     patches: list[PatchView]
 
@@ -186,8 +186,24 @@ class Executions:
                 body=Why,
                 repeatable=True,
             ),
-            Operation("POST", f"{one}/redrive", "Redrive a stuck execution", self.redrive, accepted, repeatable=True),
-            Operation("POST", f"{one}/retry", "Retry from the start", self.retry, {201: StartedView}, repeatable=True),
+            Operation(
+                "POST",
+                f"{one}/redrive",
+                "Redrive a stuck execution",
+                self.redrive,
+                accepted,
+                body=Why,
+                repeatable=True,
+            ),
+            Operation(
+                "POST",
+                f"{one}/retry",
+                "Retry from the start",
+                self.retry,
+                {201: StartedView},
+                body=Why,
+                repeatable=True,
+            ),
         ]
 
     def start(self, call: Call[StartExecution, NoQuery]) -> Answer:
@@ -224,7 +240,7 @@ class Executions:
         )
         return _started(handle.id, body.workflow, created=handle.was_started)
 
-    def retry(self, call: Call[None, NoQuery]) -> Answer:
+    def retry(self, call: Call[Why, NoQuery]) -> Answer:
         handle = self._client.retry(call.path["id"])
         return _started(handle.id, self._client.get(handle.id).workflow, created=True)
 
@@ -260,7 +276,7 @@ class Executions:
         return Answer(WorkflowPage(views))
 
     def patches(self, _call: Call[None, NoQuery]) -> Answer:
-        uses = open_patches(self._service.store)
+        uses = open_patches(self._service.store, int(self._service.clock.seconds() * 1000))
         return Answer(PatchPage([PatchView(**asdict(each)) for each in uses]))
 
     def ls(self, call: Call[None, ListQuery]) -> Answer:
@@ -351,7 +367,7 @@ class Executions:
         self._client.terminate(call.path["id"], call.body.reason)
         return _accepted(call)
 
-    def redrive(self, call: Call[None, NoQuery]) -> Answer:
+    def redrive(self, call: Call[Why, NoQuery]) -> Answer:
         self._client.redrive(call.path["id"])
         return _accepted(call)
 

@@ -126,7 +126,7 @@ class AskUpdate(Struct, forbid_unknown_fields=True):
 
 
 class Why(Struct, forbid_unknown_fields=True):
-    """A reason, recorded in the history."""
+    """A reason, recorded in the audit log, and in the history if the execution goes on with it."""
 
     reason: Reason = ""
 

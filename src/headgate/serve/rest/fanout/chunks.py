@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -17,7 +17,8 @@ from headgate.fanout.core.queries import ChunkRows
 from headgate.fanout.core.tracking import Claim, is_cancelled
 from headgate.fanout.handlers import OUTPUT_BYTES_MAX
 from headgate.fanout.insight.stuck import stuck
-from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, is_listed_completed, is_unsent_since_split
 from headgate.fanout.model.sources import Piece, read_items
 from headgate.fanout.model.states import Admission, ChunkStatus, Disposition
 from headgate.fanout.service import FanoutService
@@ -37,19 +38,20 @@ from headgate.serve.rest.fanout.models import (
     stuck_view,
 )
 from headgate.serve.rest.parameters import Cursor, DurationText, Limit, Name, PageQuery
-from headgate.serve.runtime.chained_pages import Fetch, Stage, chained_page
+from headgate.serve.runtime.chained_pages import Fetch, Stage, chained_page, counted
 
 _DONE: Final = (Disposition.DONE, Disposition.DEFERRED)
 _UINT32_MAX: Final = 2**32 - 1
 # A page of chunks by status is full if so many reads can fill it, of 200 rows each: it is short from two million on.
 _PAGE_READS_MAX: Final = 10_000
 _GIVEN_UP: Final = (Disposition.RETRYING, Disposition.DEAD, Disposition.QUARANTINED)
-# Statuses whose chunks an index lists. Those of the others are found among all chunks.
-_INDEXED: Final[Mapping[ChunkStatus | None, Sequence[Disposition]]] = {
-    ChunkStatus.FAILED: (Disposition.DEAD, Disposition.QUARANTINED),
-    ChunkStatus.IN_PROGRESS: (Disposition.RUNNING,),
-    ChunkStatus.PENDING: (Disposition.QUEUED, Disposition.RETRYING),
-}
+# Dispositions whose chunks are searched for among all chunks, in item order, until as many are found as are counted.
+# The chunks in any other disposition are read from an index, and of the done ones those that it lists.
+_SEARCHED: Final = (Disposition.WAITING, Disposition.DONE)
+_FAILED_ITEMS: Final = "FAILED_ITEMS"
+_SLOW_ROWS: Final = "slow rows"
+_UNSENT: Final = "unsent"
+_CANCELLED: Final = (Disposition.CANCELLED, Disposition.SKIPPED)
 LeaseSeconds = Annotated[float, Meta(gt=0, le=7 * 86_400)]
 Token = Annotated[str, Meta(min_length=1, max_length=200)]
 LogText = Annotated[str, Meta(max_length=16_000)]
@@ -58,7 +60,7 @@ ItemErrors = Annotated[dict[int, str], Meta(extra_json_schema={"propertyNames": 
 
 
 class ChunkQuery(Struct, forbid_unknown_fields=True):
-    """Filter of chunks, in item order."""
+    """Filter of chunks. Without a status they come in item order, with one each disposition by itself."""
 
     status: ChunkStatus | None = None
     lane: Literal["main", "slow"] = "main"
@@ -246,17 +248,13 @@ class FanoutChunks:
     def ls(self, call: Call[None, ChunkQuery]) -> Answer:
         run_id, asked = call.path["id"], call.query
         fanout = self._queries.fanout(run_id)
-        # Chunks whose queue message was not sent are in no index; rows of other programs are in none either.
-        has_unsent = asked.status is ChunkStatus.PENDING and fanout.queue_url is not None
-        if asked.status in _INDEXED and fanout.shards and not has_unsent:
-            stages = self._indexed(run_id, asked.lane, _INDEXED[asked.status])
-        else:
-            stages = [(asked.lane, self._lane(run_id, asked.lane, lambda chunk: asked.status in (None, chunk.status)))]
         wanted = [each for each in Disposition if asked.status in (None, each.status)]
-        total = chunk_total(self._queries.counts(fanout), wanted, lanes=[asked.lane])
+        counts = self._queries.counts(fanout)
+        total = chunk_total(counts, wanted, lanes=[asked.lane])
         if not total and asked.cursor is None and fanout.shards:
             # The counters of our own fan-outs are exact: no row has to be read to find none.
             return Answer(ChunkPage([], None, total))
+        stages = self._stages(fanout, asked, wanted, counts)
         found, cursor = chained_page(stages, asked.limit, asked.cursor, reads_max=_PAGE_READS_MAX)
         return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor, total))
 
@@ -316,21 +314,73 @@ class FanoutChunks:
         page = self._letters.letters(run_id, limit=call.query.limit, cursor=call.query.cursor)
         return Answer(LetterPage([_letter_view(chunk) for chunk in page.chunks], page.cursor))
 
-    def _indexed(self, run_id: str, lane: str, dispositions: Sequence[Disposition]) -> list[Stage[Chunk]]:
-        """Return the stages that list the chunks of a lane in some dispositions, each from an index."""
+    def _stages(
+        self, fanout: Fanout, asked: ChunkQuery, wanted: Sequence[Disposition], counts: Counts
+    ) -> list[Stage[Chunk]]:
+        """Return the stages that list the chunks of a lane with a status."""
+        run_id, lane, status = fanout.run_id, asked.lane, asked.status
+        if status is None:
+            return [(lane, self._lane(run_id, lane, lambda _: True))]
+        if not fanout.shards:
+            # Written by another program: its rows are not in our indexes, and it has no counters.
+            return [(lane, self._lane(run_id, lane, lambda chunk: chunk.status is status))]
+        if lane == SLOW_LANE and _is_searched_whole(counts, wanted, asked.cursor):
+            return [(_SLOW_ROWS, self._searched(fanout, lane, wanted, counts))]
+        names: Sequence[Disposition] = _SEARCHED if fanout.lists_cancelled else (*_SEARCHED, *_CANCELLED)
+        searched = [each for each in wanted if each in names]
+        stages: list[Stage[Chunk]] = [(lane, self._searched(fanout, lane, searched, counts))] if searched else []
+        if fanout.lists_unsent and Disposition.WAITING in wanted:
+            # Those of the slow lane are all listed.
+            stages = [] if lane == SLOW_LANE else [(_UNSENT, self._unsent(fanout, counts))]
+            names = [each for each in names if each is not Disposition.WAITING]
+        # No page ends before a stage that is empty. The stage that a cursor names is always there.
+        begun = "" if asked.cursor is None else asked.cursor.partition("|")[0]
+        has_listed = counts.done_listed or begun in (Disposition.DONE, _FAILED_ITEMS)
+        if _skips_listed(fanout, lane) and Disposition.DONE in wanted and has_listed:
+            stages += [(Disposition.DONE.value, self._watched(run_id, Disposition.DONE))]
+            stages += [(_FAILED_ITEMS, _of_lane(self._with_failed_items(run_id), lane))]
+        for about in wanted:
+            if about not in names and (begun == about or chunk_total(counts, [about], lanes=[lane])):
+                stages.append((about.value, self._indexed(run_id, lane, about, counts)))
+        return stages
 
-        def listed(about: Disposition) -> Fetch[Chunk]:
-            def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
-                if about is Disposition.QUEUED:
-                    page = self._queries.in_queue(run_id, lane, limit=limit, cursor=cursor)
-                else:
-                    page = self._queries.in_disposition(run_id, about, limit=limit, cursor=cursor)
-                found = [chunk for chunk in page.chunks if chunk.disposition is about and chunk.lane == lane]
-                return found, page.cursor
+    def _searched(self, fanout: Fanout, lane: str, wanted: Sequence[Disposition], counts: Counts) -> Fetch[Chunk]:
+        """Return a search of a lane for chunks in some dispositions, without done ones that the index lists."""
+        skips_listed = _skips_listed(fanout, lane)
+        total = chunk_total(counts, wanted, lanes=[lane])
+        if skips_listed and Disposition.DONE in wanted:
+            total -= counts.done_listed
 
-            return fetch
+        def is_sought(chunk: Chunk) -> bool:
+            return chunk.disposition in wanted and not (skips_listed and is_listed_completed(chunk))
 
-        return [(about.value, listed(about)) for about in dispositions]
+        return counted(self._lane(fanout.run_id, lane, is_sought), total)
+
+    def _unsent(self, fanout: Fanout, counts: Counts) -> Fetch[Chunk]:
+        """Return the chunks of the main lane that wait for their first message."""
+
+        def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
+            # Messages are sent meanwhile: the next page begins with the same chunk, so that its cursor is valid.
+            start, _, inner = (cursor or self._queries.unsent_from(fanout)).partition("/")
+            page = self._queries.matching(
+                fanout.run_id, is_unsent_since_split, after=start, limit=limit, cursor=inner or None
+            )
+            return page.chunks, None if page.cursor is None else f"{start}/{page.cursor}"
+
+        return counted(fetch, counts.waiting)
+
+    def _indexed(self, run_id: str, lane: str, about: Disposition, counts: Counts) -> Fetch[Chunk]:
+        """Return the chunks of a lane in a disposition, from an index that may list others among them."""
+
+        def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
+            if about is Disposition.QUEUED:
+                page = self._queries.in_queue(run_id, lane, limit=limit, cursor=cursor)
+            else:
+                page = self._queries.in_disposition(run_id, about, limit=limit, cursor=cursor)
+            found = [chunk for chunk in page.chunks if chunk.disposition is about and chunk.lane == lane]
+            return found, page.cursor
+
+        return counted(fetch, chunk_total(counts, [about], lanes=[lane]))
 
     def _lane(self, run_id: str, lane: str, matches: Callable[[Chunk], bool]) -> Fetch[Chunk]:
         def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
@@ -435,6 +485,29 @@ class FanoutChunks:
                 "drop the result; the current holder does the work"
             )
         return Claim(fanout, chunk)
+
+
+def _is_searched_whole(counts: Counts, wanted: Sequence[Disposition], cursor: str | None) -> bool:
+    """Whether the rows of the slow lane are searched: the indexes list it together with the main lane.
+
+    The fewer rows are read. The next page goes on as the first one began.
+    """
+    if cursor is not None:
+        return cursor.startswith(f"{_SLOW_ROWS}|")
+    return counts.slow_total <= chunk_total(counts, wanted, lanes=[MAIN_LANE, SLOW_LANE])
+
+
+def _skips_listed(fanout: Fanout, lane: str) -> bool:
+    """Whether the attention index lists the completed chunks of a lane that a search would find late."""
+    return lane == MAIN_LANE and fanout.lists_completed
+
+
+def _of_lane(fetch: Fetch[Chunk], lane: str) -> Fetch[Chunk]:
+    def fetched(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
+        found, following = fetch(limit, cursor)
+        return [chunk for chunk in found if chunk.lane == lane], following
+
+    return fetched
 
 
 def _has_bad_items(chunk: Chunk) -> bool:

@@ -83,6 +83,14 @@ def test_set_current__build_without_a_worker__is_refused_unless_forced(api: Api)
     assert version["fact"] == "takes new executions, and has no live worker: new pinned executions wait; start one"
 
 
+def test_set_current__none_for_an_app_of_which_nothing_is_left__is_listed_no_more(api: Api) -> None:
+    problem(api.post("/deployments/gone/current", {"build": None}), 404, "not_found")
+    api.post("/deployments/gone/current", {"build": "v9", "force": True})
+    answer = api.post("/deployments/gone/current", {"build": None})
+    assert (answer.status_code, answer.json()) == (200, {"app": "gone", "current": "", "versions": []})
+    assert [each["app"] for each in api.get("/deployments").json()["deployments"]] == ["shop"]
+
+
 def test_ramp__beside_a_current_build__takes_a_share_until_it_ends(api: Api) -> None:
     join(api, "v2")
     problem(api.post("/deployments/shop/ramp", {"build": "v2", "percent": 10}), 409, "conflict")

@@ -769,15 +769,28 @@ def test_reset__with_an_idempotency_key__answers_the_same_again(api: Api) -> Non
         ({"action": "reset", "where": {"status": "FAILED"}}, "user"),
         ({"action": "reset", "where": {"workflow": "nap"}, "to": 1}, "user"),
         ({"action": "signal", "where": {"workflow": "nap"}}, "user"),
+        ({"action": "cancel", "where": {"workflow": "nap"}, "to": 1}, "user"),
+        ({"action": "cancel", "where": {"workflow": "nap"}, "signals": "keep"}, "user"),
+        ({"action": "retry", "where": {"workflow": "nap"}, "name": "go"}, "user"),
+        ({"action": "retry", "where": {"workflow": "nap"}, "payload": None}, "user"),
         ({"action": "delete", "where": {}}, "bad_payload"),
         ({"action": "cancel"}, "bad_payload"),
         ({"action": "cancel", "where": {"status": "FAILED"}}, "user"),
-        ({"action": "cancel", "where": {}, "cursor": "zzz"}, "bad_cursor"),
+        ({"action": "cancel", "where": {"workflow": "nap"}, "cursor": "zzz"}, "bad_cursor"),
         ({"action": "redrive", "where": {"status": "STUCK"}, "cursor": "STUCK|zzz"}, "bad_cursor"),
     ],
 )
 def test_bulk__cannot_be__is_400(api: Api, body: dict[str, Any], code: str) -> None:
     problem(api.post("/executions/bulk", body), 400, code)
+
+
+def test_bulk__without_a_filter__is_refused_and_nothing_is_cancelled(api: Api) -> None:
+    api.started("nap", 60.0, id="n")
+
+    refused = problem(api.post("/executions/bulk", {"action": "cancel", "where": {}}), 400, "user")
+
+    assert refused["detail"].startswith("where: it is empty; give at least one of status, workflow, tag")
+    assert api.get("/executions/n").json()["status"] == "RUNNING"
 
 
 def test_bulk__status_the_action_does_not_apply_to__names_all_that_it_does(api: Api) -> None:

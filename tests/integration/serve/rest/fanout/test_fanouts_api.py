@@ -16,7 +16,7 @@ from litestar.types import ASGIApp
 from headgate.clock import VirtualClock
 from headgate.fanout import submissions
 from headgate.fanout.core.observer import NoObserver
-from headgate.fanout.model.rows import counter_key
+from headgate.fanout.model.rows import chunk_key, counter_key, run_key
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.serve.application import build_http
@@ -648,15 +648,79 @@ def test_chunks__sparse_status__is_found_over_several_pages(api: Api) -> None:
     assert len(pages) >= 3
 
 
-def test_chunks__status_without_an_index__pages_are_full_however_few_match(api: Api) -> None:
+def test_chunks__completed_behind_many_others__are_read_from_an_index(api: Api) -> None:
     api.made(range=[0, 6000], chunk_size=1)
-    api.complete("chunk-0000001")
-    for number in (5998, 5999):
+    for number in (1, 900, 5998, 5999):
+        api.complete(f"chunk-{number:07d}")
+    before = api.store.stats.queries
+
+    pages = _pages(api, "COMPLETED", 3)
+
+    assert pages == [["chunk-0000001", "chunk-0000900", "chunk-0005998"], ["chunk-0005999"]]
+    # Five for the first thousand rows, and two for the index.
+    assert api.store.stats.queries - before <= 8
+    assert api.get("/fanouts/r/chunks?status=COMPLETED")["total"] == 4
+    assert api.done("/fanouts/r/reconcile")["findings"] == []
+
+
+def test_chunks__completed_by_an_earlier_build__are_found_without_the_index(api: Api) -> None:
+    api.made(range=[0, 3000], chunk_size=1)
+    api.store.update(FANOUT, run_key("r"), remove=("lists_completed",))
+    for number in (1, 2999):
         api.complete(f"chunk-{number:07d}")
 
-    assert _pages(api, "COMPLETED", 2) == [["chunk-0000001", "chunk-0005998"], ["chunk-0005999"]]
+    assert _pages(api, "COMPLETED", 2) == [["chunk-0000001", "chunk-0002999"]]
+
+
+def test_chunks__many_retries_and_another_lane_in_the_index__are_not_read_for_nothing(api: Api) -> None:
+    api.made(range=[0, 900], chunk_size=1, backoff_seconds=300)
+    for number in range(899):
+        api.fail(f"chunk-{number:07d}", is_final=False)
+    api.complete("chunk-0000899", deferred=[899])
+    before = api.store.stats.queries
+
+    pending = api.get("/fanouts/r/chunks?status=PENDING&limit=10")
+    assert (len(pending["chunks"]), pending["total"], api.store.stats.queries - before) == (10, 899, 1)
+    before = api.store.stats.queries
+    slow = api.get("/fanouts/r/chunks?status=PENDING&lane=slow")["chunks"]
+    assert ([each["chunk_id"] for each in slow], api.store.stats.queries - before) == (["slow-0000899"], 1)
+
+
+def test_chunks__no_chunk_is_cancelled__is_an_empty_page(api: Api) -> None:
+    api.made(range=[0, 30])
     none = api.get("/fanouts/r/chunks?status=CANCELLED")
     assert (none["chunks"], none["cursor"], none["total"]) == ([], None, 0)
+
+
+def test_chunks__cancelled__are_read_from_an_index(api: Api) -> None:
+    api.made(range=[0, 900], chunk_size=1)
+    for number in range(3):
+        api.complete(f"chunk-{number:07d}")
+    api.done("/fanouts/r/cancel", {"reason": "wrong input"})
+    api.tend()
+    before = api.store.stats.queries
+
+    first = api.get("/fanouts/r/chunks?status=CANCELLED&limit=2")
+
+    assert [each["chunk_id"] for each in first["chunks"]] == ["chunk-0000003", "chunk-0000004"]
+    assert (first["total"], api.store.stats.queries - before) == (897, 1)
+    assert sum(map(len, _pages(api, "CANCELLED", 500))) == 897
+    # All that are done have been found: the cancelled ones behind them are not read.
+    before = api.store.stats.queries
+    assert _pages(api, "COMPLETED", 100) == [["chunk-0000000", "chunk-0000001", "chunk-0000002"]]
+    assert api.store.stats.queries - before == 1
+
+
+def test_chunks__cancelled_by_an_earlier_build__are_found_without_the_index(api: Api) -> None:
+    api.made(range=[0, 30], chunk_size=1)
+    api.store.update(FANOUT, run_key("r"), remove=("lists_cancelled",))
+    api.done("/fanouts/r/cancel", {"reason": "wrong input"})
+    api.tend()
+    for number in range(30):
+        key = chunk_key("r", f"chunk-{number:07d}")
+        api.store.update(FANOUT, key, remove=("attention_pk", "attention_sk"))
+
+    assert [len(page) for page in _pages(api, "CANCELLED", 12)] == [12, 12, 6]
 
 
 @pytest.mark.parametrize(("query", "total"), [("", 30), ("status=FAILED", 2), ("status=PENDING&limit=3", 27)])
