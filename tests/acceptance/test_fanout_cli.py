@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.acceptance.program import PROGRAM, Server, _environ, run, until
+from tests.process_state import is_gone
 
 JOBS: Final = '''
 import os
@@ -330,7 +331,7 @@ def test_cancel__while_a_chunk_runs__stops_its_process(site: Site) -> None:
 
     assert "CANCELLED" in ended
     pid = int((site.folder / "began").read_text())
-    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the process")
+    until(lambda: is_gone(pid), "the end of the process")
     assert "enough" in site.said("fanout", "events", "c")
 
 

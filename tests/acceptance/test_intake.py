@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.acceptance.program import Server, until
+from tests.process_state import is_gone
 
 PACKAGE: Final = "observability.statestore.v1"
 URN: Final = "urn:dp:orders:order_placed:v1"
@@ -83,12 +84,6 @@ def evidence(number: int, result: str = "PASS") -> dict[str, Any]:
         "datasetUrn": URN,
         "validation": {"result": result, **({"reasonCodes": ["MISSING:id"]} if result == "FAIL" else {})},
     }
-
-
-def is_gone(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
 
 
 def test_intake__calls_on_both_sides_in_turn__each_sees_what_the_other_has_answered(tmp_path: Path) -> None:

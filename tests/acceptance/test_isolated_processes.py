@@ -14,16 +14,9 @@ from msgspec import Raw
 import headgate as hg
 from tests.acceptance import isolated_app as mine
 from tests.acceptance.program import PROGRAM, until
+from tests.process_state import is_gone
 
 ROOT = Path(__file__).parents[2]
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended. One that is not collected yet has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def pids_in(path: Path) -> list[int]:

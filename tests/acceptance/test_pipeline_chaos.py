@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tests.acceptance.pipeline_chaos_rig import (
     silver,
 )
 from tests.acceptance.program import Server, run, until
+from tests.process_state import is_alive
 
 COMPLETION = ExpectationKind.COMPLETION_SLA
 
@@ -618,15 +620,8 @@ def loads(tmp_path: Path) -> Iterator[Loads]:
     loads = Loads(tmp_path)
     yield loads
     for pid in filter(is_alive, loads.pids()):
-        os.kill(pid, signal.SIGKILL)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @scenario(

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from tests.acceptance.program import Server, until
+from tests.process_state import is_gone
 
 PACKAGE: Final = "observability.statestore.v1"
 URN: Final = "urn:dp:orders:order_placed:v1"
@@ -150,12 +151,6 @@ def owners(port: int, client_port: int) -> set[int]:
 def metric(text: str, name: str) -> float:
     found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
     return 0.0 if found is None else float(found.group(1))
-
-
-def is_gone(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
 
 
 def is_free(port: int) -> bool:

@@ -20,6 +20,7 @@ from headgate.durable.model.records import Activity
 from headgate.durable.worker.async_executor import AsyncExecutor
 from headgate.durable.worker.poll_schedule import SWEEP_SECONDS
 from headgate.durable.worker.worker import Worker
+from tests.process_state import is_gone
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import commands, left_behind
 
@@ -243,7 +244,7 @@ def test_unwanted__in_a_process_of_its_own__is_killed(open_env: OpenEnvironment,
     thread.join(WITHIN_SECONDS)
     assert not thread.is_alive()
     pid = int(path.read_text())
-    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the process")
+    until(lambda: is_gone(pid), "the end of the process")
     assert env.worker.running == {}
     assert handle.status() is hg.Status.CANCELLED
 

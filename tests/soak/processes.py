@@ -19,6 +19,7 @@ from typing import Any, Final
 import httpx
 
 from tests.acceptance.program import Server, until
+from tests.process_state import is_alive
 from tests.soak.figures import Figure
 
 PROCESSES: Final = 3
@@ -86,7 +87,7 @@ def run(folder: Path, kills: int) -> list[Figure]:
             _kill_some(server, writers, draw, killed, kills)
             pids = _pids(server)
         # With the first process all are gone: the next server opens the same home.
-        until(lambda pids=pids: not any(map(_is_alive, pids)), "the serving processes end with the first")  # type: ignore[misc]
+        until(lambda pids=pids: not any(map(is_alive, pids)), "the serving processes end with the first")  # type: ignore[misc]
     with Server(folder) as server, _client(server) as client:
         missing = [each.path for each in writers if client.get(each.path).json()["version"] < each.acknowledged]
     old, refused = ([one for each in writers for one in getattr(each, name)] for name in ("old", "refused"))
@@ -137,12 +138,6 @@ def _pids(server: Server) -> list[int]:
     """Return the latest process of each number."""
     found = re.findall(r"serving process ready .*pid=(\d+) process=(\d+)", server.stderr)
     return [int(pid) for pid in {number: pid for pid, number in found}.values()]
-
-
-def _is_alive(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def _client(server: Server) -> httpx.Client:

@@ -19,6 +19,7 @@ from headgate.clock import SystemClock
 from headgate.durable.model.duration import Seconds
 from headgate.durable.model.failures import Cancelled
 from headgate.durable.sdk.activity_context import ActivityContext, enter, leave
+from tests.process_state import is_alive
 
 WAITING = """
 import json, os, pathlib, time
@@ -81,14 +82,6 @@ def until(condition: Callable[[], bool]) -> None:
 def started(folder: Path) -> list[int]:
     file = folder / "starts"
     return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_run__worker_stops__the_command_goes_on_and_the_next_attempt_waits_for_it(

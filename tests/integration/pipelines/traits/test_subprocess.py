@@ -14,6 +14,7 @@ import pytest
 from headgate.pipelines.enums import FailureCategory, TraitStatus
 from headgate.pipelines.traits.protocol import ANSWER_BYTES_MAX, Answer
 from headgate.pipelines.traits.subprocess import ProcessEvaluator
+from tests.process_state import is_alive
 from tests.unit.pipelines.evaluator_rig import question
 
 PASS = '{"status": "PASS"}'
@@ -26,14 +27,6 @@ def command(script: str, *arguments: str) -> str:
 def run(script: str, *arguments: str, timeout: float = 20.0, environ: dict[str, str] | None = None) -> Answer:
     evaluator = ProcessEvaluator({} if environ is None else environ)
     return evaluator.evaluate(question(command(script, *arguments), timeout=timeout, maxLag=300))
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs. One that is dead and not collected, by the process that inherited it, does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def gone(pid: int) -> bool:

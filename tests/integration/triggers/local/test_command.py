@@ -28,6 +28,7 @@ from headgate.triggers.contract import (
 )
 from headgate.triggers.local.command import CommandConfig, CommandKind
 from headgate.triggers.local.command_records import CommandRecord
+from tests.process_state import is_alive
 from tests.unit.triggers.rigs import RUN_ID, kinds, order
 
 ENVIRON = {
@@ -71,15 +72,6 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < ends_at, "not in thirty seconds"
         time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A zombie counts as dead.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_start__command_that_succeeds__is_running_with_an_id_and_then_succeeded(tmp_path: Path) -> None:
