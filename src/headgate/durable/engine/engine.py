@@ -54,7 +54,7 @@ from headgate.errors import (
 )
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import EXECUTIONS
-from headgate.store.model.requests import Check, Delete, Put, Write
+from headgate.store.model.requests import Check, Delete, Put, StepWrites, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 from headgate.telemetry import Tracing, within_execution
@@ -203,7 +203,7 @@ class Engine:
 
     def _cycle(self, batch: Sequence[tuple[str, Work]]) -> list[Activity]:
         turns: list[tuple[str, Work, TurnTransaction]] = []
-        transactions: list[list[Write]] = []
+        transactions: list[Sequence[Write]] = []
         for execution_id, work in batch:
             try:
                 turn = self._prepare(execution_id, work)
@@ -213,7 +213,8 @@ class Engine:
                 raise
             if turn is not None:
                 turns.append((execution_id, work, turn))
-                transactions.append(turn.writes)
+                writes = turn.writes
+                transactions.append(StepWrites(*writes) if turn.is_step else writes)  # type: ignore[arg-type]
         began = perf_counter()
         try:
             outcomes = self._commit(transactions)
@@ -555,7 +556,7 @@ class Engine:
         work.sources = [source for source in work.sources if source.removal not in failed]
         self.ready.put_back([(execution_id, work)])
 
-    def _commit(self, transactions: list[list[Write]]) -> list[HeadgateError | None]:
+    def _commit(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
         if not transactions:
             return []
         if len(transactions) == 1:

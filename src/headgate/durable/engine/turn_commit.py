@@ -108,6 +108,8 @@ class TurnTransaction(Struct):
     writes: list[Write]
     sources: list[Source]
     turn: Turn | None = None
+    # Whether the writes are those of `StepWrites`.
+    is_step: bool = False
     claims: list[Activity] = []
     timers_due_ms: list[int] = []
     # The execution that gets a message by this turn.
@@ -232,6 +234,8 @@ def _write_plain_step(transaction: TurnTransaction, version: int, context: TurnC
     transaction.writes = [row.replacing(version), turn_put(row.execution_id, turn), removal, started]
     if transaction.claims:
         transaction.writes.append(context.membership())
+        # A result that came by the inbox has its message removed.
+        transaction.is_step = removal.table is ACTIVITIES
 
 
 def inline_writes(

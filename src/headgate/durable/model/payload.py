@@ -49,6 +49,8 @@ def encode(value: object, *, what: str) -> msgspec.Raw:
     try:
         data = _encode(value)
         size = len(data)
+        if type(value) in _PLAIN_TYPES and size <= BYTES_MAX:
+            return msgspec.Raw(data)
         # msgspec encodes NaN and infinity as null, and a set as a list in an order that differs between processes.
         # Neither is possible if the JSON has no null and no list, so that most values need no closer check.
         # (`find` with a number: a bytes needle is first tried as a number, at the cost of an exception.)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -59,6 +59,20 @@ class Check(msgspec.Struct, frozen=True):
 
 
 Write = Put | Update | Delete | Check
+
+
+class StepWrites(NamedTuple):
+    """The writes of a step of an execution, in order: a sequence like any other, which a backend may write faster.
+
+    Its creator guarantees valid keys, and four tables without a change stream: those of executions, turns, activities
+    and workers. The two activities differ, and only `advanced`, `ended` and `checked` have a condition.
+    """
+
+    advanced: Put
+    recorded: Put
+    ended: Delete
+    begun: Put
+    checked: Check
 
 
 class Range(enum.StrEnum):

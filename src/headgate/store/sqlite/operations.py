@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import Struct
 
-from headgate.errors import ConflictError, CorruptionError, HeadgateError, InvalidItemError
+from headgate.errors import ConflictError, CorruptionError, InvalidItemError
 from headgate.store.model.conditions import EQUALS, VERSION, Compare, Condition, holds
 from headgate.store.model.requests import ChangeKind, Update
 from headgate.store.model.validation import check_size, update_condition
 from headgate.store.model.values import Item, TrustedItem, add_numbers, dump, is_plain, load, stored_bytes
 from headgate.store.sqlite.file import CHANGES
-from headgate.store.sqlite.row_cache import FEW, Parameters
+from headgate.store.sqlite.row_cache import Parameters
 from headgate.store.sqlite.rows import TableRows, column_version, parameters
 from headgate.store.transactions import conflict_error
 
@@ -27,9 +27,6 @@ BODY_SURELY_FITS: Final = 200_000
 BODY_SURELY_SMALL: Final = 20_000
 # The same in characters, whatever they are.
 CHARS_SURELY_SMALL: Final = BODY_SURELY_SMALL // 4
-
-# Rows read ahead of transactions at once: fewer than the row cache holds.
-AHEAD_MAX: Final = 100
 
 _needs_preparing: Final = attrgetter("needs_preparing")
 
@@ -265,13 +262,8 @@ def refresh_of(
     return Refresh(rows, item, body, condition, now, statement, parameters)
 
 
-def execute_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> None:
+def execute_all(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> None:
     """Run all operations, or raise `ConflictError` with every failed one before writing anything."""
-    execute_all_with(connection.cursor(), operations)
-
-
-def execute_all_with(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> None:
-    """Run all operations, with a cursor that is reused."""
     refused = [operation for operation in operations if not operation.admits(cursor)]
     if refused:
         raise _conflict({operations.index(operation): operation for operation in refused})
@@ -280,57 +272,6 @@ def execute_all_with(cursor: sqlite3.Cursor, operations: Sequence[Operation]) ->
             operation.prepare()
     for operation in operations:
         operation.apply(cursor)
-
-
-def execute_each(
-    connection: sqlite3.Connection, transactions: Sequence[Sequence[Operation] | Refresh]
-) -> list[HeadgateError | None]:
-    """Run transactions in order and return the error of each, or None."""
-    cursor = connection.cursor()
-    outcomes: list[HeadgateError | None] = []
-    # Reading ahead does not pay for a few rows.
-    read_through = len(transactions) if len(transactions) < FEW else 0
-    for place, operations in enumerate(transactions):
-        if place == read_through:
-            read_through = _read_ahead(cursor, transactions, place)
-        try:
-            if isinstance(operations, Refresh):
-                if not operations.applies(cursor):
-                    operations.put_row().execute_with(cursor)
-            elif len(operations) > 1:
-                execute_all_with(cursor, operations)
-            else:
-                operations[0].execute_with(cursor)
-        except HeadgateError as exc:
-            # Raised before its first write, so the writes of the others stay.
-            outcomes.append(exc)
-        else:
-            outcomes.append(None)
-    return outcomes
-
-
-def _read_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Sequence[Operation] | Refresh], first: int) -> int:
-    """Read the rows that the next transactions check into the row cache, with one statement per table.
-
-    Returns the index after the last of these transactions. Later writes update the row cache as usual.
-    """
-    keys: dict[str, list[Parameters]] = {}
-    tables: dict[str, TableRows] = {}
-    after, count = first, 0
-    while after < len(transactions):
-        operations = transactions[after]
-        if not isinstance(operations, Refresh):
-            if after > first and count + len(operations) > AHEAD_MAX:
-                break
-            for operation in operations:
-                if operation.condition is not None:
-                    tables[operation.rows.name] = operation.rows
-                    keys.setdefault(operation.rows.name, []).append(operation.key)
-            count += len(operations)
-        after += 1
-    for name, rows in tables.items():
-        rows.recent.read_ahead(cursor, keys[name], rows.select_many)
-    return after
 
 
 def live_item(rows: TableRows, body: str | None, now: float) -> Item | None:

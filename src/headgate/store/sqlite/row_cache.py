@@ -59,6 +59,11 @@ class RecentRows:
         self.remember(key, *known)
         return known
 
+    def newest_item(self, key: Parameters) -> TrustedItem | None:
+        """Return the item of a row that was written lately as a trusted item; None for any other."""
+        known = self._contents.get(key)
+        return None if known is None else known[1]
+
     def read_ahead(self, cursor: sqlite3.Cursor, keys: Sequence[Parameters], select_many: Callable[[int], str]) -> None:
         """Read the uncached rows with one statement, because every statement releases the GIL."""
         self._is_read = True
@@ -94,6 +99,11 @@ class RecentRows:
         """Whether this condition object held for this body object, and the item has not expired since."""
         known = self._held.get(key)
         return known is not None and known[0] is body and known[1] is condition and known[2] > now
+
+    def still_holds(self, key: Parameters, condition: Condition, now: float) -> bool:
+        """Whether this condition object held for the row, which has neither changed nor expired since."""
+        known = self._contents.get(key)
+        return known is not None and self.is_remembered(key, known[0], condition, now)
 
     def remember_condition(self, key: Parameters, body: str, condition: Condition, expires: float) -> None:
         """Remember that a condition holds for a body until the item expires."""

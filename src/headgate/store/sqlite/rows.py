@@ -44,6 +44,8 @@ class TableRows:
         self.table = table
         self.has_stream = table.stream
         self.has_versions = table.refreshed
+        # No item has an attribute with an empty name.
+        self.ttl_attribute = table.ttl_attribute or ""
         self.name = _quoted(physical)
         self._physical = physical
         self._columns = {table.partition.name: "pk"}
@@ -57,6 +59,7 @@ class TableRows:
         self._statements: dict[tuple[str | None, str | None, bool, bool], str] = {}
         # By the attributes of an item: the statement that writes it, and the function that returns its parameters.
         self._shapes: dict[tuple[str, ...], tuple[str, Callable[[Item], tuple[Any, ...]]]] = {}
+        self._moves: dict[tuple[str, ...], tuple[str, Callable[[Item], tuple[Any, ...]]]] = {}
         self._refreshes: dict[tuple[str, ...], tuple[str, Callable[[Item], tuple[Any, ...]]]] = {}
         self._selects: dict[int, str] = {}
         # Precomputed, because every write builds a row.
@@ -92,6 +95,26 @@ class TableRows:
             written, values_of = [*written, "version"], _with_version(values_of)
         made = self._upsert([*written, "body"]), values_of
         self._shapes[names] = made
+        return made
+
+    def move_of(self, item: Item, body: str, key: Parameters) -> tuple[str, Parameters]:
+        """Return the statement that replaces the row of a key by an item with another key, and its parameters.
+
+        It is a delete and an upsert in one. The row of the key exists.
+        """
+        names = tuple(item)
+        statement, values_of = self._moves.get(names) or self._move(names)
+        return statement, (*values_of(item), body, *key)
+
+    def _move(self, names: tuple[str, ...]) -> tuple[str, Callable[[Item], tuple[Any, ...]]]:
+        present = [name for name in self._copied if name in names]
+        written = [f"{column} = ?" for column in [*self._keys, *(self.copied_columns[name] for name in present)]]
+        none = [f"{self.copied_columns[name]} = NULL" for name in self._copied if name not in names]
+        if len(self._moves) >= _SHAPES_MAX:
+            self._moves.clear()
+        columns = ", ".join([*written, "body = ?", *none])
+        statement = f"UPDATE OR REPLACE {self.name} SET {columns} WHERE {self._where_key}"
+        made = self._moves[names] = statement, _values_of([*self.table.key_names, *present])
         return made
 
     def refresh_of(self, item: Item, body: str, version: int) -> tuple[str, Parameters]:

@@ -20,7 +20,18 @@ from headgate.store.blobs.spill import REFERENCE, Spill
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.model.conditions import Condition
 from headgate.store.model.cursors import Cursors
-from headgate.store.model.requests import ChangeBatch, Check, Delete, Page, Put, Query, StreamStart, Update, Write
+from headgate.store.model.requests import (
+    ChangeBatch,
+    Check,
+    Delete,
+    Page,
+    Put,
+    Query,
+    StepWrites,
+    StreamStart,
+    Update,
+    Write,
+)
 from headgate.store.model.schema import Key, Table
 from headgate.store.model.validation import (
     check_batch,
@@ -36,6 +47,7 @@ from headgate.store.model.validation import (
     checked_update,
 )
 from headgate.store.model.values import Item, TrustedItem, dump, dump_trusted
+from headgate.store.sqlite.batch import Transaction, execute, execute_each
 from headgate.store.sqlite.change_log import ChangeLog
 from headgate.store.sqlite.file import DatabaseFile, Synchronous
 from headgate.store.sqlite.group_commit import GroupCommitter
@@ -50,12 +62,12 @@ from headgate.store.sqlite.operations import (
     UpdateRow,
     decoded,
     execute_all,
-    execute_each,
     live_item,
     refresh_of,
     surely_within,
 )
 from headgate.store.sqlite.rows import TableRows, parameters
+from headgate.store.sqlite.step_commit import StepCommit
 from headgate.store.sqlite.wakeups import Wakeups
 from headgate.store.stats import StoreStats
 from headgate.store.table_names import TableNames
@@ -218,21 +230,23 @@ class SqliteStore:
         return self._commit(self._operation(deletion, self._clock.seconds()), topics_of([deletion]))
 
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
-        operations = self._operations(writes, token)
-        self.stats.transactions += 1
         topics = topics_of(writes)
         if token is None:
-            self._commit_all(operations, topics)
+            transaction = self._transaction(writes)
+            self.stats.transactions += 1
+            self._commit_all(transaction, len(writes), topics)
             return
+        operations = self._operations(writes, token)
+        self.stats.transactions += 1
         row = token_row(token, writes, self._clock.seconds())
         try:
-            self._commit_all([*operations, self._put_row(row, self._clock.seconds())], topics)
+            self._commit_all([*operations, self._put_row(row, self._clock.seconds())], len(operations) + 1, topics)
         except ConflictError as exc:
             check_replay(exc, row, len(operations))
 
     def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
         now = self._clock.seconds()
-        pieces: list[Sequence[Operation] | Refresh] = []
+        pieces: list[Transaction] = []
         topics, writes_count = 0, 0
         for writes in transactions:
             # Most have one put, which needs none of the checks of a transaction.
@@ -241,7 +255,7 @@ class SqliteStore:
                 topics |= 0 if put.quiet else topics_of(writes)
                 writes_count += 1
             else:
-                pieces.append(self._operations(writes, None))
+                pieces.append(self._transaction(writes))
                 topics |= 0 if are_quiet(writes) else topics_of(writes)
                 writes_count += len(writes)
         self._refuse_if_closed()
@@ -255,7 +269,7 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.transactions += 1
         self.stats.writes += len(writes)
-        work = operations[0].execute if len(operations) == 1 else lambda c: execute_all(c, operations)
+        work = operations[0].execute if len(operations) == 1 else lambda c: execute_all(c.cursor(), operations)
 
         def on_done(error: BaseException | None) -> None:
             try:
@@ -272,7 +286,8 @@ class SqliteStore:
         now = self._clock.seconds()
         operations = [self._operation(write, now) for write in writes]
         for start in range(0, len(operations), BATCH_ROWS_MAX):
-            self._commit_all(operations[start : start + BATCH_ROWS_MAX], topics_of(writes))
+            part = operations[start : start + BATCH_ROWS_MAX]
+            self._commit_all(part, len(part), topics_of(writes))
 
     def changes(
         self, table: Table, consumer: str, *, limit: int = 100, start: StreamStart = StreamStart.OLDEST
@@ -330,11 +345,11 @@ class SqliteStore:
             raise self._with_whole_items(exc) from None
         return None if item is None else self._spill.restore(item)
 
-    def _commit_all(self, operations: Sequence[Operation], topics: Topics) -> None:
+    def _commit_all(self, transaction: Transaction, writes: int, topics: Topics) -> None:
         self._refuse_if_closed()
-        self.stats.writes += len(operations)
+        self.stats.writes += writes
         try:
-            self._commits.run(partial(execute_all, operations=operations), topics=topics)
+            self._commits.run(lambda connection: execute(connection.cursor(), transaction), topics=topics)
         except ConflictError as exc:
             raise self._with_whole_items(exc) from None
 
@@ -343,6 +358,12 @@ class SqliteStore:
         conflict.failures = {place: item and self._spill.restore(item) for place, item in conflict.failures.items()}
         conflict.current = conflict.failures[conflict.write_index]
         return conflict
+
+    def _transaction(self, writes: Sequence[Write]) -> Transaction:
+        """Return the transaction of these writes, in the form that costs least. Raises what is wrong with them."""
+        if type(writes) is StepWrites:
+            return StepCommit(self._rows, writes, self._clock.seconds(), partial(self._operations, writes, None))
+        return self._operations(writes, None)
 
     def _operations(self, writes: Sequence[Write], token: str | None) -> list[Operation]:
         """Validate the writes of a transaction and return its row operations."""

@@ -1,0 +1,86 @@
+"""Step commit: writes the rows of one step of an execution without an operation for each of them.
+
+Nine of ten transactions of a busy worker are such steps. Whatever is not sure is left to the operations: a row that is
+not in the row cache, a condition other than an equality, a conflict, a row that may have expired, a large item.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headgate.store.model.conditions import EQUALS, Compare, Condition
+from headgate.store.model.requests import StepWrites
+from headgate.store.model.values import Item
+from headgate.store.sqlite.operations import BODY_SURELY_FITS, Operation
+from headgate.store.sqlite.row_cache import Parameters
+from headgate.store.sqlite.rows import TableRows
+
+# Three texts of this length together are within every limit, whatever their characters are.
+_CHARS_SURELY_FIT: Final = BODY_SURELY_FITS // 4
+
+
+class StepCommit(Struct, frozen=True, eq=False):
+    """The writes of one step. `now` is the time of the call, which decides whether a row has expired."""
+
+    tables: Mapping[str, TableRows]
+    step: StepWrites
+    now: float
+    # Returns the same writes as operations. Raises if they are refused.
+    operations: Callable[[], Sequence[Operation]]
+
+    def checked_rows(self) -> list[tuple[TableRows, Parameters]]:
+        """Return the rows that have a condition, but for the worker, which every step checks."""
+        advanced, _, ended, _, _ = self.step
+        executions, activities = self.tables[advanced.table.name], self.tables[ended.table.name]
+        return [(executions, executions.key_of(dict(advanced.item))), (activities, ended.key[:1])]
+
+    def applies(self, cursor: sqlite3.Cursor) -> bool:
+        """Write all rows, or return False without a change: then the operations decide."""
+        tables, now = self.tables, self.now
+        advanced, recorded, ended, begun, checked = self.step
+        # Without a cast, which is a call.
+        execution: Any = advanced.item
+        turn: Any = recorded.item
+        activity: Any = begun.item
+        try:
+            execution_body, turn_body, activity_body = execution.text, turn.text, activity.text
+        except AttributeError:
+            return False  # Not trusted items.
+        executions, activities = tables[advanced.table.name], tables[ended.table.name]
+        execution_key, ended_key = executions.key_of(execution), ended.key[:1]
+        before = executions.recent.newest_item(execution_key)
+        if not (
+            len(execution_body) + len(turn_body) + len(activity_body) <= _CHARS_SURELY_FIT
+            and _surely_holds(advanced.condition, before, executions, now)
+            and _surely_holds(ended.condition, activities.recent.newest_item(ended_key), activities, now)
+            and tables[checked.table.name].recent.still_holds(checked.key[:1], checked.condition, now)
+        ):
+            return False
+        if before is not None and executions.same_index_keys(before, execution):
+            cursor.execute(executions.rewrite, (execution_body, *execution_key))
+        else:
+            cursor.execute(*executions.upsert_of(execution, execution_body))
+        executions.recent.remember(execution_key, execution_body, execution)
+        turns = tables[recorded.table.name]
+        cursor.execute(*turns.upsert_of(turn, turn_body))
+        turns.recent.remember(turns.key_of(turn), turn_body, turn)
+        cursor.execute(*activities.move_of(activity, activity_body, ended_key))
+        activities.recent.drop(ended_key)
+        activities.recent.remember(activities.key_of(activity), activity_body, activity)
+        return True
+
+
+def _surely_holds(condition: Condition | None, current: Item | None, rows: TableRows, now: float) -> bool:
+    """Whether an equality holds for the item of the row cache, which has not expired."""
+    if current is None or type(condition) is not Compare or condition.comparison is not EQUALS:
+        return False
+    value, expected = current.get(condition.attribute), condition.value
+    # Of one type: a number can equal a bool.
+    if value != expected or value is None or type(value) is not type(expected):
+        return False
+    expires = current.get(rows.ttl_attribute)
+    return expires is None or expires > now
