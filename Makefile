@@ -10,12 +10,15 @@ NODE := $(VENV)/node/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
 # Airflow 3 and 2, for the soak alone.
 AIRFLOW := .venv-airflow3 .venv-airflow2
+# LocalStack's Step Functions, for the soak alone. It runs on Python 3.13.
+LOCALSTACK := .venv-localstack
+PYTHON_3_13 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python) python3.13)
 # Twice the cores of a small machine: in acceptance and contract tests a worker waits for two fifths of its time.
 JOBS ?= 4
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: airflow all audit dev demo test quick unit hooks lint check compiled docs reference screenshots proto bench peers pythons soak lock clean services
+.PHONY: airflow all audit dev demo test quick unit hooks lint localstack check compiled docs reference screenshots proto bench peers pythons soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
@@ -100,6 +103,13 @@ airflow: $(AIRFLOW:%=%/.installed)  ## Airflow 3 and 2 with headgate-airflow, wh
 	for venv in $(AIRFLOW); do \
 	  $$venv/bin/pip --disable-pip-version-check -q install --no-deps --force-reinstall $(VENV)/wheels/headgate_airflow-*.whl || exit 1; done
 
+$(LOCALSTACK)/.installed: tests/soak/localstack-requirements.txt $(STAMP)
+	test -x $(LOCALSTACK)/bin/python || $(PYTHON_3_13) -m venv --without-pip $(LOCALSTACK)
+	$(call install,$(LOCALSTACK)/bin/python,-r $<)
+	touch $@
+
+localstack: $(LOCALSTACK)/.installed $(NODE)  ## LocalStack's Step Functions, which the soak runs
+
 # In parallel: fetching packages and checking types use one core each.
 test:  ## style, types, layers, and every test
 	$(MAKE) --no-print-directory -j 3 lint check
@@ -145,7 +155,7 @@ bench: $(STAMP)  ## speed, each figure as a ratio to a yardstick of the same run
 peers: $(STAMP)  ## durable execution beside DBOS, Restate and Temporal, which it installs into .venv-peers
 	$(BIN)/python -m bench.peers
 
-soak: $(STAMP) airflow  ## kill -9 a thousand times, an hour of simulated seeds, attacks, memory; writes docs/reliability.md
+soak: $(STAMP) airflow localstack  ## kill -9 a thousand times, an hour of simulated seeds, attacks, memory; writes docs/reliability.md
 	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py \
 	  tests/acceptance/test_fanout_processes.py
 	HEADGATE_TEST_SEEDS=1 $(BIN)/pytest -s tests/simulation/test_retention.py
@@ -167,4 +177,4 @@ lock: $(STAMP)  ## resolve the dependencies again
 	$(BIN)/python deploy/container/lock.py
 
 clean:
-	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot $(DBT) $(AIRFLOW) $(AIRFLOW:%=%.boot) .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot $(DBT) $(AIRFLOW) $(AIRFLOW:%=%.boot) $(LOCALSTACK) .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

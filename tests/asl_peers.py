@@ -29,7 +29,7 @@ from tests.ministack import aws_session, fresh_account
 
 MACHINES: Final = Path(__file__).parent / "asl_machines"
 COMPARISON: Final = Path(__file__).parents[1] / "docs" / "reference" / "asl-comparison.md"
-_NODE: Final = Path(sys.prefix) / "node"
+NODE: Final = Path(sys.prefix) / "node"
 _ENDS_WITHIN_SECONDS: Final = 60.0
 
 
@@ -133,13 +133,57 @@ def validate(cases: Sequence[Case]) -> dict[str, str]:
     """Return what asl-validator says of each machine: nothing, if it is content."""
     definitions = {case.name: case.resolved("arn:aws:lambda:us-east-1:123456789012:function:{}") for case in cases}
     done = subprocess.run(
-        ["node", "-e", _CHECK], cwd=_NODE, input=json.dumps(definitions), capture_output=True, text=True, check=True
+        ["node", "-e", _CHECK], cwd=NODE, input=json.dumps(definitions), capture_output=True, text=True, check=True
     )
     found: dict[str, str] = json.loads(done.stdout)
     return found
 
 
-# MiniStack.
+# Step Functions of an emulator.
+
+
+class StepFunctions:
+    """Creates state machines through the API of Step Functions, runs them, and reads how they ended."""
+
+    def __init__(self, client: Any, account: str) -> None:
+        """Take a client of boto3, which `close` closes."""
+        self.role = f"arn:aws:iam::{account}:role/any"
+        self._client = client
+
+    def create(self, name: str, definition: str) -> str:
+        """Create a machine, and return its ARN. Raises botocore's error if the definition is refused."""
+        machine = self._client.create_state_machine(name=name, definition=definition, roleArn=self.role)
+        return str(machine["stateMachineArn"])
+
+    def start(self, machine_arn: str, name: str, given: Any) -> str:
+        """Start an execution, and return its ARN."""
+        started = self._client.start_execution(stateMachineArn=machine_arn, name=name, input=json.dumps(given))
+        return str(started["executionArn"])
+
+    def ended(self, arn: str) -> Outcome:
+        """Wait until an execution has ended, and return how; `visited` has every state of its history."""
+        deadline = time.monotonic() + _ENDS_WITHIN_SECONDS
+        while (found := self._client.describe_execution(executionArn=arn))["status"] == "RUNNING":
+            assert time.monotonic() < deadline, f"{arn} is still running"
+            time.sleep(0.02)
+        failed = found["status"] != "SUCCEEDED"
+        return Outcome(
+            status=found["status"],
+            output=None if failed else json.loads(found["output"]),
+            error=found.get("error"),
+            cause=found.get("cause"),
+            visited=[*self._entered(arn)],
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _entered(self, arn: str) -> Iterator[str]:
+        """Give the states that were entered. Those inside of a Parallel or a Map leave no event on MiniStack."""
+        for page in self._client.get_paginator("get_execution_history").paginate(executionArn=arn):
+            for event in page["events"]:
+                if "stateEnteredEventDetails" in event:
+                    yield event["stateEnteredEventDetails"]["name"]
 
 
 class MinistackPeer:
@@ -148,7 +192,7 @@ class MinistackPeer:
     def __init__(self, endpoint: str, calls: Path) -> None:
         self._account = fresh_account()
         session = aws_session(self._account)
-        self._states: Any = session.client("stepfunctions", endpoint_url=endpoint)
+        self._states = StepFunctions(session.client("stepfunctions", endpoint_url=endpoint), self._account)
         self._lambda: Any = session.client("lambda", endpoint_url=endpoint)
         self._calls = calls
 
@@ -156,7 +200,7 @@ class MinistackPeer:
         """Run every machine, all at the same time, and return how each ended."""
         self._create_functions()
         executions = {case.name: self._start(case) for case in cases}
-        return {name: self._ended(arn) for name, arn in executions.items()}
+        return {name: self._states.ended(arn) for name, arn in executions.items()}
 
     def close(self) -> None:
         self._states.close()
@@ -169,41 +213,15 @@ class MinistackPeer:
                 FunctionName=name,
                 Runtime="provided.al2023",
                 Handler=name,
-                Role=f"arn:aws:iam::{self._account}:role/any",
+                Role=self._states.role,
                 Code={"ZipFile": code},
                 Environment={"Variables": {"CALLS": str(self._calls)}},
                 Timeout=30,
             )
 
     def _start(self, case: Case) -> str:
-        role = f"arn:aws:iam::{self._account}:role/any"
         definition = case.resolved(f"arn:aws:lambda:us-east-1:{self._account}:function:{{}}")
-        machine = self._states.create_state_machine(name=case.name, definition=json.dumps(definition), roleArn=role)
-        started = self._states.start_execution(
-            stateMachineArn=machine["stateMachineArn"], name=case.name, input=json.dumps(case.input)
-        )
-        return str(started["executionArn"])
-
-    def _ended(self, arn: str) -> Outcome:
-        deadline = time.monotonic() + _ENDS_WITHIN_SECONDS
-        while (found := self._states.describe_execution(executionArn=arn))["status"] == "RUNNING":
-            assert time.monotonic() < deadline, f"{arn} is still running"
-            time.sleep(0.02)
-        failed = found["status"] != "SUCCEEDED"
-        return Outcome(
-            status=found["status"],
-            output=None if failed else json.loads(found["output"]),
-            error=found.get("error"),
-            cause=found.get("cause"),
-            visited=[*self._entered(arn)],
-        )
-
-    def _entered(self, arn: str) -> Iterator[str]:
-        """Give the states that were entered. Those inside of a Parallel or a Map leave no event on MiniStack."""
-        for page in self._states.get_paginator("get_execution_history").paginate(executionArn=arn):
-            for event in page["events"]:
-                if "stateEnteredEventDetails" in event:
-                    yield event["stateEnteredEventDetails"]["name"]
+        return self._states.start(self._states.create(case.name, json.dumps(definition)), case.name, case.input)
 
 
 def _runtime_zip() -> bytes:
@@ -255,7 +273,7 @@ class HeadgatePeer:
             output=found.output,
             error=found.error or None,
             cause=found.cause or None,
-            visited=_nested(case, [*_entered(executions.history(execution_id))]),
+            visited=nested(case, [*_entered(executions.history(execution_id))]),
         )
 
     def _slow(self, event: Any) -> Any:
@@ -279,14 +297,14 @@ def _entered(events: Sequence[HistoryEvent]) -> Iterator[str]:
             yield event.details["name"]
 
 
-def _nested(case: Case, entered: Sequence[str]) -> list[str | list[str]]:
+def nested(case: Case, entered: Sequence[str]) -> list[str | list[str]]:
     """Return the states that were entered, those inside of a Parallel or a Map in a sorted list after it."""
     inside = frozenset(inner_names(case.definition))
-    nested: list[str | list[str]] = []
+    found: list[str | list[str]] = []
     for is_inside, names in itertools.groupby(entered, inside.__contains__):
         entries = list(names)
-        nested += [sorted(entries)] if is_inside else entries
-    return nested
+        found += [sorted(entries)] if is_inside else entries
+    return found
 
 
 # The page.
@@ -335,10 +353,11 @@ validator. Where documents and programs disagree:
 
 def comparison_page(cases: Sequence[Case]) -> str:
     """Return the table of the documents: what each machine proves, how it ends, and who agrees."""
-    deviating = [case for case in cases if "ministack" in case.deviates]
+    ministack, localstack = (sum(peer in case.deviates for case in cases) for peer in ("ministack", "localstack"))
+    both = sum({"ministack", "localstack"} <= case.deviates.keys() for case in cases)
     jsonata = sum(case.language == "JSONata" for case in cases)
     lines = [
-        "# State machines on three interpreters",
+        "# State machines on four interpreters",
         "",
         "<!-- Written by `python -m tests.asl_peers` from tests/asl_machines; a test compares. -->",
         "",
@@ -346,13 +365,17 @@ def comparison_page(cases: Sequence[Case]) -> str:
         "that published histories of Step Functions show.",
         "`tests/contract/test_asl_machines.py` runs each on Headgate and on MiniStack 1.5.33, compares the status, the",
         "output, the error and the states that were entered, and has asl-validator 4.0.0 check the definition.",
+        "`python -m tests.soak machines` does so with the Step Functions of LocalStack 4.14.0, and runs the lifecycle",
+        "of pipelines there as well. Functions and JSONata (its reference implementation) are lent to it: its own",
+        "Lambda needs Docker, and its own JSONata a download.",
         "Headgate ends all of them as documented, and asl-validator accepts all of them.",
-        f"MiniStack ends {len(cases) - len(deviating)} as documented; for the other {len(deviating)} the last column",
-        "says what it does.",
+        f"MiniStack ends {len(cases) - ministack} as documented, LocalStack {len(cases) - localstack}, and one of the",
+        f"two {len(cases) - both}; the last columns say what they do otherwise. For the other {both}, AWS's documents",
+        "alone are on the side of Headgate.",
         "MiniStack's history leaves out the states inside of a Parallel or a Map; there the output alone is compared.",
         "",
-        "| Machine | Proves | Language | Ends | Headgate | asl-validator | MiniStack |",
-        "|---|---|---|---|---|---|---|",
+        "| Machine | Proves | Language | Ends | Headgate | asl-validator | MiniStack | LocalStack |",
+        "|---|---|---|---|---|---|---|---|",
         *(_row(case) for case in cases),
         "",
         *_COLLECTIONS.splitlines(),
@@ -363,8 +386,8 @@ def comparison_page(cases: Sequence[Case]) -> str:
 
 def _row(case: Case) -> str:
     ends = case.expect.status if case.expect.error is None else f"{case.expect.status}: {case.expect.error}"
-    ministack = case.deviates.get("ministack", "as documented")
-    cells = (f"`{case.name}`", case.about, case.language, ends, "as documented", "valid", ministack)
+    others = (case.deviates.get(peer, "as documented") for peer in ("ministack", "localstack"))
+    cells = (f"`{case.name}`", case.about, case.language, ends, "as documented", "valid", *others)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

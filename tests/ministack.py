@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -87,6 +87,36 @@ class DynamoDBLocal(Emulator):
             return ["java", "-Xmx512m", library, "-jar", jar, *options], {}
 
         return cls(*_started(command, Path(os.devnull), "/"))
+
+
+class Localstack(Emulator):
+    """LocalStack's Step Functions, from the environment that `make localstack` creates."""
+
+    # All that it has is in one account.
+    ACCOUNT: Final = "000000000000"
+
+    @classmethod
+    def start(cls, python: Path, folder: Path, environment: Mapping[str, str]) -> Localstack:
+        """Start `tests.soak.localstack_server`, which `environment` configures, with its state and log in a folder."""
+
+        def command(port: int) -> tuple[list[str], dict[str, str]]:
+            return [str(python), "-m", "tests.soak.localstack_server"], {
+                "PYTHONPATH": str(Path(__file__).parents[1]),
+                "SERVICES": "stepfunctions,events,sts,iam",
+                "LS_LOG": "warning",
+                # Its usual server listens on every address.
+                "GATEWAY_SERVER": "hypercorn",
+                "GATEWAY_LISTEN": f"127.0.0.1:{port}",
+                "LOCALSTACK_HOST": f"127.0.0.1:{port}",
+                "DNS_ADDRESS": "0",
+                "DISABLE_EVENTS": "1",
+                "SKIP_SSL_CERT_DOWNLOAD": "1",
+                "FILESYSTEM_ROOT": str(folder / "root"),
+                "HOME": str(folder),
+                **environment,
+            }
+
+        return cls(*_started(command, folder / "localstack.log", "/_localstack/health"))
 
 
 def fresh_account() -> str:

@@ -1,7 +1,7 @@
 """The same state machines on three interpreters: ours, MiniStack's, and what asl-validator says of them.
 
 What a machine must do is in its file under `tests/asl_machines`, as AWS documents it. Where MiniStack does otherwise,
-the file says so, and what it says has to be true.
+the file says so, and what it says has to be true. `tests/soak/machines.py` does the same with LocalStack.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ python -m tests.soak containers           as root, on Debian: the steps of the D
 python -m tests.soak installs             the wheel on each Python that is found
 python -m tests.soak aws                  the product deployed to an emulator of AWS, story by story; needs Terraform
 python -m tests.soak laptop               the commands of "From laptop to AWS"; needs Terraform and the AWS CLI
+python -m tests.soak machines             state machines on LocalStack; `make localstack` installs it
 python -m tests.soak collections          state machines of the folder that HEADGATE_SOAK_COLLECTIONS names
 """
 
@@ -34,6 +35,7 @@ from tests.soak import (
     handovers,
     installs,
     laptop,
+    machines,
     memory,
     overload,
     processes,
@@ -64,6 +66,7 @@ PARTS: Final = (
     "aws",
     "laptop",
     "collections",
+    "machines",
     "terraform",
 )
 _HEAD: Final = ("| Measured | Result |", "|---|---|")
@@ -126,6 +129,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "airflow": lambda: airflow.run(Path(folder)),
             "dashboards": lambda: dashboards.run(Path(folder)),
             "collections": collections.run,
+            "machines": lambda: machines.run(Path(folder)),
             "aws": lambda: aws.run(Path(folder)),
             "laptop": lambda: laptop.run(Path(folder)),
             "containers": lambda: containers.run(Path(folder)),
