@@ -117,33 +117,36 @@ def bind_execution(execution_id: str, text: str) -> None:
     _traceparent.set(text)
 
 
-class within_execution:
+@contextmanager
+def within_execution(execution_id: str, text: str) -> Iterator[None]:
     """Let the work inside the block belong to an execution and to a trace context, empty without one.
 
     Log lines have both. Spans that the code makes with OpenTelemetry are below the context.
     """
+    scope = enter_execution(execution_id, text)
+    try:
+        yield
+    finally:
+        leave_execution(scope)
 
-    __slots__ = ("_execution_id", "_otel", "_text", "_tokens")
 
-    def __init__(self, execution_id: str, text: str) -> None:
-        self._execution_id = execution_id
-        self._text = text
-        self._otel: Any = None
+def enter_execution(execution_id: str, text: str) -> Any:  # noqa: ANN401 - the argument of `leave_execution`
+    """Begin a block as of `within_execution`. A function, because every activity passes through one."""
+    is_otel = text and _has_provider()
+    # Not both: a span that the code makes inside must win over the context around it.
+    tokens = _execution_id.set(execution_id), _traceparent.set("" if is_otel else text)
+    return tokens, _attach(text) if is_otel else None
 
-    def __enter__(self) -> None:
-        is_otel = bool(self._text) and _has_provider()
-        # Not both: a span that the code makes inside must win over the context around it.
-        self._tokens = (_execution_id.set(self._execution_id), _traceparent.set("" if is_otel else self._text))
-        if is_otel:
-            self._otel = _attach(self._text)
 
-    def __exit__(self, kind: object, error: object, trace: object, /) -> None:
-        if self._otel is not None:
-            from opentelemetry.context import detach
+def leave_execution(scope: Any) -> None:  # noqa: ANN401 - the result of `enter_execution`
+    """End the block that `enter_execution` began."""
+    (execution, trace), otel = scope
+    if otel is not None:
+        from opentelemetry.context import detach
 
-            detach(self._otel)
-        _execution_id.reset(self._tokens[0])
-        _traceparent.reset(self._tokens[1])
+        detach(otel)
+    _execution_id.reset(execution)
+    _traceparent.reset(trace)
 
 
 def _has_provider() -> bool:

@@ -164,7 +164,7 @@ class Engine:
 
     def add_event(self, execution_id: str, source: Source) -> None:
         """Give the execution an event for its next turn."""
-        self.ready.add_events(execution_id, [source])
+        self.ready.add_event(execution_id, source)
 
     def read_inbox(self, execution_id: str) -> None:
         """Have the execution's inbox read in the next cycle."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -50,12 +50,19 @@ class ReadyList:
     def __bool__(self) -> bool:
         return bool(self._ready)
 
-    def add_events(self, execution_id: str, sources: Iterable[Source]) -> None:
-        """Give an execution events for its next turn."""
+    def add_event(self, execution_id: str, source: Source) -> None:
+        """Give an execution an event for its next turn."""
         with self._mutex:
-            work = self._work(execution_id)
-            for source in sources:
+            work = self._ready.get(execution_id)
+            if work is None:
+                self._ready[execution_id] = Work([source])
+            else:
                 work.add(source)
+
+    def add_events(self, execution_id: str, sources: Sequence[Source]) -> None:
+        """Give an execution events for its next turn."""
+        for source in sources:
+            self.add_event(execution_id, source)
 
     def read_inbox(self, execution_id: str) -> None:
         """Have an execution's inbox read before its next turn. It is no longer shelved."""
@@ -66,15 +73,18 @@ class ReadyList:
     def take(self, count_max: int) -> list[tuple[str, Work]]:
         """Remove and return the executions that have been ready longest. `end_batch` ends their cycle."""
         with self._mutex:
-            first = list(self._ready)[:count_max]
-            batch = [(execution_id, self._ready.pop(execution_id)) for execution_id in first]
+            ready = self._ready
+            if len(ready) <= count_max:
+                batch = list(ready.items())
+                ready.clear()
+            else:
+                batch = [(execution_id, ready.pop(execution_id)) for execution_id in list(ready)[:count_max]]
             self._taken = batch
             return batch
 
     def end_batch(self) -> None:
         """End the cycle: every execution that was taken has been advanced or put back."""
-        with self._mutex:
-            self._taken = ()
+        self._taken = ()
 
     def clear(self) -> None:
         """Drop every execution, shelved or not."""

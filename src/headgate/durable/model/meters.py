@@ -1,16 +1,18 @@
 """Execution meters: counts and times of the turns and activities of one process, for metrics.
 
-They are taken on the step path, so an observation is one lock and a few additions. Names of workflows and activities
-come from apps; beyond `NAMES_MAX` different ones, further names are counted together.
+They are taken on the step path, so an observation only joins a queue, which is counted as a whole. Names of workflows
+and activities come from apps; beyond `NAMES_MAX` different ones, further names are counted together.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Final
+from functools import partial
+from itertools import repeat
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +23,9 @@ BOUNDS_SECONDS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
     7200.0, 86_400.0,
 )  # fmt: skip
+
+# Observations are counted when so many wait, or when they are read.
+_OBSERVED_MAX: Final = 512
 
 # How an attempt ended.
 SUCCEEDED: Final = "succeeded"
@@ -46,20 +51,34 @@ class SecondsReading(Struct, frozen=True):
 
 
 class _Seconds:
-    """A histogram that is filled under the lock of its meters."""
+    """A histogram. Any thread may add to it: an observation waits in a queue until some are counted at once."""
 
-    __slots__ = ("counts", "sum_seconds")
+    __slots__ = ("_counting", "_counts", "_observed", "_sum_seconds")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_SECONDS) + 1)
-        self.sum_seconds = 0.0
+        self._observed: deque[float] = deque()
+        self._counting = threading.Lock()
+        self._counts = [0] * (len(BOUNDS_SECONDS) + 1)
+        self._sum_seconds = 0.0
 
     def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS_SECONDS, seconds)] += 1
-        self.sum_seconds += seconds
+        observed = self._observed
+        observed.append(seconds)
+        if len(observed) >= _OBSERVED_MAX:
+            self._count()
 
     def reading(self) -> SecondsReading:
-        return SecondsReading(tuple(self.counts), self.sum_seconds)
+        self._count()
+        with self._counting:
+            return SecondsReading(tuple(self._counts), self._sum_seconds)
+
+    def _count(self) -> None:
+        with self._counting:
+            observed = _taken(self._observed)
+            # Without a loop in Python for each observation.
+            for place, count in Counter(map(_bucket_of, observed)).items():
+                self._counts[place] += count
+            self._sum_seconds += sum(observed)
 
 
 class _Named(dict[str, _Seconds]):
@@ -68,11 +87,48 @@ class _Named(dict[str, _Seconds]):
     def __missing__(self, name: str) -> _Seconds:
         if len(self) >= NAMES_MAX and name != OTHER:
             return self[OTHER]
-        made = self[name] = _Seconds()
-        return made
+        # In one step: another thread may make it too.
+        return self.setdefault(name, _Seconds())
 
     def readings(self) -> dict[str, SecondsReading]:
-        return {name: each.reading() for name, each in self.items()}
+        return {name: each.reading() for name, each in self.copy().items()}
+
+
+class _Counts:
+    """Counts by name and value, of a bounded number of names. Any thread may add, as to `_Seconds`."""
+
+    __slots__ = ("_counting", "_counts", "_observed")
+
+    def __init__(self) -> None:
+        self._observed: deque[tuple[str, str]] = deque()
+        self._counting = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, name: str, value: str) -> None:
+        observed = self._observed
+        observed.append((name, value))
+        if len(observed) >= _OBSERVED_MAX:
+            self._count()
+
+    def reading(self) -> dict[tuple[str, str], int]:
+        self._count()
+        with self._counting:
+            return dict(self._counts)
+
+    def _count(self) -> None:
+        with self._counting:
+            for (name, value), count in Counter(_taken(self._observed)).items():
+                self._counts[_bounded(self._counts, name, value), value] += count
+
+
+_bucket_of: Final = partial(bisect_left, BOUNDS_SECONDS)
+T = TypeVar("T")
+
+
+def _taken(observed: deque[T]) -> list[T]:
+    """Remove and return what has been observed so far. Others may be adding."""
+    # Without a loop in Python.
+    return list(map(deque.popleft, repeat(observed, len(observed))))
 
 
 class MeterReading(Struct, frozen=True, kw_only=True):
@@ -105,16 +161,17 @@ class ExecutionMeters:
         self._commits = _Seconds()
         self._starts = _Named()
         self._timer_lag = _Seconds()
-        self._closed: Counter[tuple[str, str]] = Counter()
+        self._closed = _Counts()
         self._turns_failed: Counter[str] = Counter()
         self._turn_conflicts = 0
         self._replays: Counter[str] = Counter()
         self._replayed_turns = 0
         self._cache_hits = 0
+        self._cache_misses = 0
         self._cache_evictions = 0
         self._waits = _Named()
         self._runs = _Named()
-        self._attempts: Counter[tuple[str, str]] = Counter()
+        self._attempts = _Counts()
         self._claims_lost = 0
         self._leases_lost = 0
 
@@ -122,29 +179,26 @@ class ExecutionMeters:
 
     def on_turn(self, workflow: str, seconds: float, *, was_cached: bool) -> None:
         """Count a turn that was computed in `seconds`, its replay included."""
-        with self._lock:
-            self._turns[workflow].add(seconds)
-            self._cache_hits += was_cached
+        self._turns[workflow].add(seconds)
+        if not was_cached:
+            with self._lock:
+                self._cache_misses += 1
 
     def on_commit(self, seconds: float) -> None:
         """Count a commit of one or more turns."""
-        with self._lock:
-            self._commits.add(seconds)
+        self._commits.add(seconds)
 
     def on_started(self, workflow: str, latency_seconds: float) -> None:
         """Count an execution whose code begins, so long after it was due."""
-        with self._lock:
-            self._starts[workflow].add(max(0.0, latency_seconds))
+        self._starts[workflow].add(max(0.0, latency_seconds))
 
     def on_timer(self, lag_seconds: float) -> None:
         """Count a timer that fired, so long after it was due."""
-        with self._lock:
-            self._timer_lag.add(max(0.0, lag_seconds))
+        self._timer_lag.add(max(0.0, lag_seconds))
 
     def on_closed(self, workflow: str, status: str) -> None:
         """Count an execution that ended."""
-        with self._lock:
-            self._closed[_bounded(self._closed, workflow, status), status] += 1
+        self._closed.add(workflow, status)
 
     def on_turn_failed(self, workflow: str) -> None:
         """Count a turn that could not be computed."""
@@ -173,18 +227,15 @@ class ExecutionMeters:
 
     def on_begun(self, activity: str, wait_seconds: float) -> None:
         """Count a first attempt that begins, so long after it was scheduled."""
-        with self._lock:
-            self._waits[activity].add(max(0.0, wait_seconds))
+        self._waits[activity].add(wait_seconds if wait_seconds > 0.0 else 0.0)
 
     def on_ran(self, activity: str, seconds: float) -> None:
         """Count an attempt that returned or raised after `seconds`."""
-        with self._lock:
-            self._runs[activity].add(seconds)
+        self._runs[activity].add(seconds)
 
     def on_attempt(self, activity: str, outcome: str) -> None:
         """Count an attempt whose end is stored."""
-        with self._lock:
-            self._attempts[_bounded(self._attempts, activity, outcome), outcome] += 1
+        self._attempts.add(activity, outcome)
 
     def on_claim_lost(self) -> None:
         """Count an attempt whose result was refused, because another worker holds the claim."""
@@ -198,13 +249,17 @@ class ExecutionMeters:
 
     def reading(self) -> MeterReading:
         """Return a copy of all meters."""
+        turns = self._turns.readings()
         with self._lock:
+            # A turn that ends right now may be counted already, or only its miss. Counts do not go down.
+            hits = sum(sum(each.counts) for each in turns.values()) - self._cache_misses
+            self._cache_hits = max(self._cache_hits, hits)
             return MeterReading(
-                turns=self._turns.readings(),
+                turns=turns,
                 commits=self._commits.reading(),
                 starts=self._starts.readings(),
                 timer_lag=self._timer_lag.reading(),
-                closed=dict(self._closed),
+                closed=self._closed.reading(),
                 turns_failed=dict(self._turns_failed),
                 turn_conflicts=self._turn_conflicts,
                 replays=dict(self._replays),
@@ -213,7 +268,7 @@ class ExecutionMeters:
                 cache_evictions=self._cache_evictions,
                 activity_waits=self._waits.readings(),
                 activity_runs=self._runs.readings(),
-                attempts=dict(self._attempts),
+                attempts=self._attempts.reading(),
                 claims_lost=self._claims_lost,
                 leases_lost=self._leases_lost,
             )

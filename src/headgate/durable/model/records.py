@@ -24,7 +24,7 @@ from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIM
 from headgate.store.model.conditions import Compare, Comparison, Condition, exists, one_of, version_is
 from headgate.store.model.requests import Delete, Put
 from headgate.store.model.schema import Key
-from headgate.store.model.values import Item, trusted_item
+from headgate.store.model.values import Item, TrustedItem
 
 # Partitions of the sparse indexes of pending work.
 INBOX: Final = "INBOX"
@@ -110,7 +110,7 @@ class Execution(Struct, frozen=True, omit_defaults=True):
 
     def put(self, condition: Condition) -> Put:
         """Return the write that stores this row."""
-        item = item_of(self)
+        item: Item = msgspec.to_builtins(self)
         # The store normalizes whole floats and tuples itself, so that such a row is not vouched for.
         if self.retention_seconds is None and not (self.awaits or self.failed_builds or self.unfit_builds):
             item = _own_row(self, item)
@@ -167,7 +167,9 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     def put(self, token: str | None = None) -> Put:
         """Return the write that stores this row; with `token`, only if the stored row has that token."""
         # The key of a delivery contains an event id of the producer's choice.
-        item = _own_row(self, item_of(self)) if self.subscription is None else item_of(self)
+        item: Item = msgspec.to_builtins(self)
+        if self.subscription is None:
+            item = _own_row(self, item)
         return Put(ACTIVITIES, item, None if token is None else _has_token(token))
 
     def ended(self) -> Delete:
@@ -259,7 +261,11 @@ def _own_row(source: Struct | Item, item: Item) -> Item:
     Names, ids and numbers were validated at the API. Text beyond ASCII is left to the store's own validation.
     """
     text = _encoder.encode(source).decode()
-    return trusted_item(item, text) if text.isascii() else item
+    if not text.isascii():
+        return item
+    trusted = TrustedItem(item)
+    trusted.text = text
+    return trusted
 
 
 def _has_token(token: str) -> Compare:

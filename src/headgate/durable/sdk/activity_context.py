@@ -14,7 +14,7 @@ from headgate.durable.model.failures import Cancelled
 from headgate.durable.model.history import Note, note_text
 from headgate.durable.replay.interpreter import running
 from headgate.errors import WorkflowViolationError
-from headgate.telemetry import within_execution
+from headgate.telemetry import enter_execution, leave_execution
 
 T = TypeVar("T")
 
@@ -120,8 +120,7 @@ def complete_later() -> Any:  # noqa: ANN401 - in place of whatever the activity
 
 def enter(context: ActivityContext) -> Any:  # noqa: ANN401 - the argument of `leave`
     """Make this the running activity of the current thread or task."""
-    scope = within_execution(context.execution_id, context.traceparent)
-    scope.__enter__()
+    scope = enter_execution(context.execution_id, context.traceparent)
     return _current.set(context), scope
 
 
@@ -129,7 +128,7 @@ def leave(mark: Any) -> None:  # noqa: ANN401 - the result of `enter`
     """Undo `enter`."""
     token, scope = mark
     _current.reset(token)
-    scope.__exit__(None, None, None)
+    leave_execution(scope)
 
 
 class NotesHandler(logging.Handler):

@@ -532,6 +532,8 @@ class Worker:
         """
         if not self.still_holds(activity):
             return False
+        if options_of(activity).rate is None:
+            return True
         with self.claims.in_use(activity):
             if self.activities.may_start(activity):
                 return True

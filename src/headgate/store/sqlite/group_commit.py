@@ -343,12 +343,18 @@ class GroupCommitter:
     def _apply_queue(self, group: list[CommitRequest[Any]]) -> None:
         # Drained with the write lock held, so that requests queued during the wait join the group. Half of a long
         # queue is left for the next group, so that these threads prepare new requests while the other half is written.
-        group_max = max(GROUP_MIN, len(self._queue) // 2)
-        closes_at = monotonic() + GROUP_SECONDS_MAX
-        while self._queue and len(group) < group_max and (not group or monotonic() < closes_at):
-            request = self._queue.popleft()
+        queue = self._queue
+        group_max = max(GROUP_MIN, len(queue) // 2)
+        closes_at = 0.0
+        while queue:
+            request = queue.popleft()
             group.append(request)
             self._apply(request)
+            if queue:
+                # A lone request needs no limits.
+                closes_at = closes_at or monotonic() + GROUP_SECONDS_MAX
+                if len(group) >= group_max or monotonic() >= closes_at:
+                    return
 
     def _apply(self, request: CommitRequest[Any]) -> None:
         try:

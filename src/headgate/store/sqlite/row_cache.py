@@ -90,6 +90,16 @@ class RecentRows:
         if len(contents) >= _HALF:
             self._older, self._contents = contents, {}
 
+    def remember_trusted(self, key: Parameters, body: str, item: TrustedItem) -> None:
+        """Cache a trusted item that replaces one of the cache."""
+        contents = self._contents
+        if len(body) <= _BODY_CHARS_MAX:
+            contents[key] = (body, item)
+            if len(contents) >= _HALF:
+                self._older, self._contents = contents, {}
+        else:
+            self.drop(key)
+
     def drop(self, key: Parameters) -> None:
         """Remove a row that was deleted, or written without being read. Few conditions ask for a deleted row again."""
         self._contents.pop(key, None)

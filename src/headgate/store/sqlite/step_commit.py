@@ -50,37 +50,45 @@ class StepCommit(Struct, frozen=True, eq=False):
             execution_body, turn_body, activity_body = execution.text, turn.text, activity.text
         except AttributeError:
             return False  # Not trusted items.
+        if len(execution_body) + len(turn_body) + len(activity_body) > _CHARS_SURELY_FIT:
+            return False
         executions, activities = tables[advanced.table.name], tables[ended.table.name]
         execution_key, ended_key = executions.key_of(execution), ended.key[:1]
         before = executions.recent.newest_item(execution_key)
-        if not (
-            len(execution_body) + len(turn_body) + len(activity_body) <= _CHARS_SURELY_FIT
-            and _surely_holds(advanced.condition, before, executions, now)
-            and _surely_holds(ended.condition, activities.recent.newest_item(ended_key), activities, now)
-            and tables[checked.table.name].recent.still_holds(checked.key[:1], checked.condition, now)
+        claimed = activities.recent.newest_item(ended_key)
+        if (
+            before is None
+            or claimed is None
+            or not _surely_holds(advanced.condition, before)
+            or not _surely_holds(ended.condition, claimed)
+            or _may_have_expired(executions, before, now)
+            or _may_have_expired(activities, claimed, now)
+            or not tables[checked.table.name].recent.still_holds(checked.key[:1], checked.condition, now)
         ):
             return False
-        if before is not None and executions.same_index_keys(before, execution):
+        if executions.same_index_keys(before, execution):
             cursor.execute(executions.rewrite, (execution_body, *execution_key))
         else:
             cursor.execute(*executions.upsert_of(execution, execution_body))
-        executions.recent.remember(execution_key, execution_body, execution)
+        executions.recent.remember_trusted(execution_key, execution_body, execution)
         turns = tables[recorded.table.name]
         cursor.execute(*turns.upsert_of(turn, turn_body))
-        turns.recent.remember(turns.key_of(turn), turn_body, turn)
+        turns.recent.drop(turns.key_of(turn))
         cursor.execute(*activities.move_of(activity, activity_body, ended_key))
         activities.recent.drop(ended_key)
-        activities.recent.remember(activities.key_of(activity), activity_body, activity)
+        activities.recent.remember_trusted(activities.key_of(activity), activity_body, activity)
         return True
 
 
-def _surely_holds(condition: Condition | None, current: Item | None, rows: TableRows, now: float) -> bool:
-    """Whether an equality holds for the item of the row cache, which has not expired."""
-    if current is None or type(condition) is not Compare or condition.comparison is not EQUALS:
+def _surely_holds(condition: Condition | None, current: Item) -> bool:
+    """Whether a condition is an equality that holds."""
+    if type(condition) is not Compare or condition.comparison is not EQUALS:
         return False
     value, expected = current.get(condition.attribute), condition.value
     # Of one type: a number can equal a bool.
-    if value != expected or value is None or type(value) is not type(expected):
-        return False
-    expires = current.get(rows.ttl_attribute)
-    return expires is None or expires > now
+    return value == expected and type(value) is type(expected) and value is not None
+
+
+def _may_have_expired(rows: TableRows, current: Item, now: float) -> bool:
+    """Whether an item may have expired: one that expires without a time is left to the operations."""
+    return rows.ttl_attribute in current and (current[rows.ttl_attribute] or now) <= now
