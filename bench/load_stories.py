@@ -12,9 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 import headgate as hg
 from bench.dynamodb_meter import Counts, MeteredStore
@@ -34,6 +37,8 @@ from headgate.fanout.core.splitter import Order
 from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.service import FanoutService
+from headgate.health.evidence.rows import Evidence, Fingerprints, Otel
+from headgate.health.evidence.writes import Decision
 from headgate.health.model.enums import SignalState
 from headgate.health.model.signals import ANY_VERSION, SignalUpdate
 from headgate.ids import IdMaker
@@ -52,6 +57,9 @@ from headgate.store.sharded_store import ShardedStore
 WITHIN_SECONDS = 120.0
 COUNTER_SHARDS = 16
 CONCURRENT_FUNCTIONS = 200
+# Evidence in batches, as producers of 50,000 a second send it: a spool row is written for up to 90 pieces of a batch,
+# and enough of them to see how they spread over the shards.
+EVIDENCE, EVIDENCE_BATCH = 6_000, 200
 # A message is sent, received and deleted.
 _MESSAGE_REQUESTS = 3
 app = hg.App("load")
@@ -282,8 +290,8 @@ class HealthStories(NamedTuple):
     evidence: Story
 
 
-def health_operations(layout: Layout, units: int = 200) -> HealthStories:
-    """Signals of many datasets: reported first, refreshed, breached, recovered; and evidence."""
+def health_operations(layout: Layout, units: int = 200, *, evidence: int = EVIDENCE) -> HealthStories:
+    """Signals of many datasets: reported first, refreshed, breached, recovered; and `evidence` pieces in batches."""
     clock = SystemClock()
     with (
         metered(layout, clock, lambda home: fill(home, sizes(0))) as (opened, meter),
@@ -313,9 +321,21 @@ def health_operations(layout: Layout, units: int = 200) -> HealthStories:
             breaches = report(SignalState.CRITICAL, 2)
             recoveries = report(SignalState.OK, 3)
             meter.counts = counts = Counts()
-            health.evidence.put_many([evidence_like(place, urn(place)) for place in range(units)])
+            for first in range(0, evidence, EVIDENCE_BATCH):
+                batch = [_evidence(first + place) for place in range(EVIDENCE_BATCH)]
+                assert all(put.decision is Decision.STORED for put in health.evidence.put_many(batch))
             meter.counts = None
-    return HealthStories(refreshes, breaches, recoveries, Story(units, counts))
+    return HealthStories(refreshes, breaches, recoveries, Story(evidence, counts))
+
+
+def _evidence(number: int) -> Evidence:
+    """Return evidence of a failure, which is not sampled, with ids that do not compress: real ones are random too."""
+    return replace(
+        evidence_like(number, urn(number), fails=True),
+        evidence_id="",
+        fingerprints=Fingerprints(schema_fingerprint="b2:7c9e6a3d10f4", payload_hash=token_hex(8)),
+        otel=Otel(trace_id=token_hex(16), span_id=token_hex(8)),
+    )
 
 
 def _order(number: int, steps: int = 1) -> dict[str, Any]:

@@ -26,8 +26,14 @@ def test_counts__of_chunks_on_functions__are_those_measured_now() -> None:
     assert unit_counts.chunk_of_functions(100) == pytest.approx(stored("chunk"), rel=0.1)
 
 
-def test_counts__of_signals__are_those_measured_now() -> None:
-    health = load_stories.health_operations(AFTER, 100)
+def test_counts__of_signals_and_evidence__are_those_measured_now() -> None:
+    health = load_stories.health_operations(AFTER, 100, evidence=400)
+    stories = {
+        "signal": health.refreshes,
+        "breach": health.breaches,
+        "recovery": health.recoveries,
+        "evidence": health.evidence,
+    }
 
-    for name, story in (("signal", health.refreshes), ("breach", health.breaches), ("recovery", health.recoveries)):
+    for name, story in stories.items():
         assert unit_counts.of(story) == pytest.approx(stored(name), rel=0.1, abs=0.2), name

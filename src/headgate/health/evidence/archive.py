@@ -46,8 +46,8 @@ from headgate.store.port import Store
 SHELVES: Final = "evidence/"
 SPOOL: Final = "EVIDENCE-SPOOL"
 DAMAGED: Final = f"{SPOOL}#damaged"
-# Shards of the spool, so that no DynamoDB partition takes all writes. Changing it strands spooled rows.
-SPOOL_SHARDS: Final = 8
+# Shards of the spool, so that no DynamoDB partition takes all writes. Lowering it strands spooled rows.
+SPOOL_SHARDS: Final = 32
 # The size limit of a blob. Reading one item means reading its blob.
 BLOB_LINES_MAX: Final = 5_000
 # The memory limits of the archiver, in lines and in compressed bytes.
@@ -218,11 +218,10 @@ class Archiver:
             yield self._store.query(query).items
 
 
-def spool_put(unique: str, lines: Sequence[Line], now_ms: int) -> Put:
-    """Return the write of a spool row. `unique` is its own ULID."""
+def spool_put(shard: int, unique: str, lines: Sequence[Line], now_ms: int) -> Put:
+    """Return the write of a spool row in one of the `SPOOL_SHARDS`. `unique` is its own ULID."""
     # Level 1: rows of a few kilobytes gain little from more, and every stored batch pays for it.
     body = zlib.compress(b"\n".join(line.body for line in lines), 1)
-    shard = ord(unique[-1]) % SPOOL_SHARDS
     attributes = CONTROL.key_attributes(Key(f"{SPOOL}#{shard}", unique))
     return Put(CONTROL, {**attributes, "at_ms": now_ms, "count": len(lines), "body": body}, quiet=True)
 

@@ -7,6 +7,8 @@ evidence is archived, and offering a batch again after a failure changes nothing
 from __future__ import annotations
 
 import enum
+import itertools
+import random
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -14,7 +16,7 @@ from msgspec import Struct
 
 from headgate.errors import AlreadyExistsError, ConflictError, HeadgateError, OutcomeUnknownError, UserError
 from headgate.health.evidence import rows as evidence_rows
-from headgate.health.evidence.archive import Line, spool_put
+from headgate.health.evidence.archive import SPOOL_SHARDS, Line, spool_put
 from headgate.health.evidence.rows import TTL, Evidence
 from headgate.health.model.timestamps import instant
 from headgate.ids import IdMaker
@@ -83,6 +85,8 @@ class EvidenceWrites:
         self._store = store
         self._ids = ids
         self._hot_seconds = hot_seconds
+        # In turn, so that each shard takes the same share. The first is any, as many processes may write little each.
+        self._turns = itertools.count(random.randrange(SPOOL_SHARDS))
 
     def store(self, kept: Sequence[Kept], now_ms: int) -> None:
         """Write items and set their outcomes. If it raises, some may be stored."""
@@ -102,7 +106,8 @@ class EvidenceWrites:
         for group in groups:
             rows = [writes.Put(EVIDENCE_CACHE, _stored(each, ttl), absent(), quiet=True) for each in group]
             lines = [Line(each.evidence_id, each.line) for each in group]
-            transactions.append([*rows, spool_put(self._ids.ulid(), lines, now_ms)])
+            shard = next(self._turns) % SPOOL_SHARDS
+            transactions.append([*rows, spool_put(shard, self._ids.ulid(), lines, now_ms)])
         expires_at = instant(1000 * ttl)
         left = []
         # The lowest priority: it is shed first when the store throttles.

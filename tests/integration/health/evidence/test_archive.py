@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from headgate.errors import CorruptionError, StoreIOError
 from headgate.health.evidence import archive as evidence_archive
-from headgate.health.evidence.archive import DAMAGED, SPOOL, SPOOL_SHARDS
+from headgate.health.evidence.archive import DAMAGED, SPOOL, SPOOL_SHARDS, Line, spool_put
 from headgate.health.evidence.rows import Result
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.requests import Query
@@ -50,6 +52,28 @@ def test_archive__given_the_row_is_gone__then_the_id_alone_finds_it(rig: Rig) ->
         assert rig.cache.get(evidence.evidence_id, include_archived=False) is None
     assert rig.cache.get(rig.cache.new_id()) is None
     assert len(names(rig)) == 1
+
+
+def test_spool__given_many_batches__then_every_shard_takes_its_turn(rig: Rig) -> None:
+    for _ in range(2 * SPOOL_SHARDS):
+        rig.put()
+
+    taken = Counter(row[CONTROL.partition.name] for row in spooled(rig))
+
+    assert taken == {f"{SPOOL}#{shard}": 2 for shard in range(SPOOL_SHARDS)}
+
+
+def test_archive__given_rows_of_the_eight_shards_before__then_they_are_archived(rig: Rig) -> None:
+    ids = [rig.cache.new_id() for _ in range(8)]
+    for shard, evidence_id in enumerate(ids):
+        line = Line(evidence_id, msgspec.json.encode({"evidence_id": evidence_id}))
+        row = spool_put(shard, rig.ids.ulid(), [line], rig.now_ms()).item
+        assert row[CONTROL.partition.name] == f"EVIDENCE-SPOOL#{shard}"
+        rig.sqlite.put(CONTROL, row)
+
+    assert rig.archive_all() == 8
+
+    assert spooled(rig) == []
 
 
 def test_archive__given_ids_whose_dates_are_not_true__then_they_are_found_alike(rig: Rig) -> None:
