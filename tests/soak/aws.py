@@ -147,13 +147,13 @@ class World:
             terraform,
         ]
         self.options = [*options, *deployed_options(values)]
-        done = self._applied()
+        done = self.applied()
         assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
         self._make_job()
         counted = re.search(r"Resources: (\d+) added", done.stdout)
         return 0 if counted is None else int(counted.group(1))
 
-    def _applied(self) -> subprocess.CompletedProcess[str]:
+    def applied(self) -> subprocess.CompletedProcess[str]:
         """Deploy, again if a call that the emulator has carried out was repeated because its answer came late."""
         for _ in range(APPLIES_MAX):
             done = self.deployment.headgate(
@@ -396,6 +396,35 @@ def a_breach_holds_and_its_end_releases(world: World) -> str:
     return f"{opened[0]['severity']} held gold, which was released: {log['status']}"
 
 
+def a_version_whose_check_fails_is_not_called(world: World) -> str:
+    """Deploy an app that imports on the laptop and not in a function; what was there before goes on."""
+    before = _live_versions(world)
+    app = world.deployment.folder / "code" / "aws_app.py"
+    app.write_text(
+        f"{app.read_text()}\n\nimport os\n\nif 'AWS_LAMBDA_FUNCTION_NAME' in os.environ:\n    import nothing\n"
+    )
+    world.build()
+    refused = world.applied()
+    assert refused.returncode != 0, "the deployment succeeded"
+    assert "nothing" in refused.stdout + refused.stderr, refused.stderr[-3_000:]
+    assert _live_versions(world) == before
+    world.land("silver", "2026-03-20")
+    log = world.ended_run("silver", date="2026-03-20")
+    assert log["status"] == "COMPLETED", log
+    return f"refused: No module named 'nothing'; {len(before)} aliases as before, and a run on them: COMPLETED"
+
+
+def _live_versions(world: World) -> dict[str, str]:
+    functions = world.deployment.client("lambda")
+    pages = functions.get_paginator("list_functions").paginate()
+    names = [each["FunctionName"] for page in pages for each in page["Functions"]]
+    return {
+        name: functions.get_alias(FunctionName=name, Name="live")["FunctionVersion"]
+        for name in names
+        if name.startswith("headgate-")
+    }
+
+
 class Killer:
     """Kills the function that makes a call which was carried out and is not answered yet, some of each."""
 
@@ -550,6 +579,7 @@ STORIES: Final[Mapping[str, tuple[Story, str]]] = {
         "one-shot schedules fire up to 10 s late",
     ),
     "a silent schedule, and an SLA with no run, with a server beside the functions": (silence_is_noticed, ""),
+    "a version whose check fails": (a_version_whose_check_fails_is_not_called, ""),
 }
 
 
