@@ -133,6 +133,9 @@ class Machine:
     clock: VirtualClock
     lags: bool = False
     journal: Journal = field(default_factory=Journal)
+    # What its processes know, none for all. A worker looks through the source of each of them when it joins, which
+    # takes longer than all else that a process of a small story does.
+    workflows: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.store = open_sqlite(self.folder, clock=self.clock, synchronous=Synchronous.NORMAL)
@@ -178,6 +181,8 @@ class Process:
         store: Any = self.store
         clock, keyring = machine.clock, machine.keyring
         self.app = make_app(machine.journal)
+        for name in self.app.workflows.keys() - (machine.workflows or self.app.workflows):
+            del self.app.workflows[name]
         ids = SeededIds(clock, random.Random(machine.draw.getrandbits(64)))
         self.bus = Bus(store, clock, ids)
         archive = Archive(machine.blobs)

@@ -91,7 +91,7 @@ def check_end(machine: Machine) -> None:
 def new_machine(folder: Path, number: int) -> Machine:
     home = folder / str(number)
     home.mkdir()
-    return Machine(home, random.Random(number), VirtualClock(1_750_000_000.0))
+    return Machine(home, random.Random(number), VirtualClock(1_750_000_000.0), workflows=("story", "sleeper"))
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])

@@ -94,7 +94,8 @@ def new_machine(tmp_path: Path) -> Iterator[Callable[[], Machine]]:
     def make() -> Machine:
         home = tmp_path / str(len(made))
         home.mkdir()
-        made.append(Machine(home, random.Random(1), VirtualClock(1_750_000_000.0)))
+        workflows = (*(story.workflow for story in STORIES.values()), "family", "sleeper")
+        made.append(Machine(home, random.Random(1), VirtualClock(1_750_000_000.0), workflows=workflows))
         return made[-1]
 
     yield make

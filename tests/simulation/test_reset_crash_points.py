@@ -52,7 +52,7 @@ def failed_machine(folder: Path, number: int) -> Machine:
     """Return a machine with an execution that an error in its code has ended."""
     home = folder / str(number)
     home.mkdir()
-    machine = Machine(home, random.Random(number), VirtualClock(1_750_000_000.0))
+    machine = Machine(home, random.Random(number), VirtualClock(1_750_000_000.0), workflows=("repairable", "sleeper"))
     machine.journal.broken = True
     process = Process(machine)
     process.worker.join()
