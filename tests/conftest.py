@@ -10,9 +10,11 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import certifi
 import hypothesis
 import pytest
 
@@ -36,9 +38,22 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust one authority instead of all: to load their certificates takes an HTTP client longer than its request."""
+    end = "-----END CERTIFICATE-----\n"
+    one = tmp_path_factory.mktemp("authority") / "one.pem"
+    one.write_text(Path(certifi.where()).read_text().partition(end)[0] + end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(one))
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Handle interrupts, and choose the folder of temporary files unless it is chosen or this is a worker."""
+    # Collecting makes a million objects that stay.
+    process.relax_gc()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts what runs in the background deaf to it, and so would be the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
