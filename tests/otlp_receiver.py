@@ -36,12 +36,14 @@ class Receiver:
         self.url = url
         self._lock = threading.Lock()
         self._spans: list[ReceivedSpan] = []
+        self.requests = 0
 
     def add(self, body: bytes) -> None:
         """Add the spans of a request. Raises `DecodeError` if it is not one."""
         request = ExportTraceServiceRequest.FromString(body)
         spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
         with self._lock:
+            self.requests += 1
             for span in spans:
                 attributes = {
                     each.key: str(getattr(each.value, str(each.value.WhichOneof("value")))) for each in span.attributes

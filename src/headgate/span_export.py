@@ -82,8 +82,11 @@ class SpanExport:
         self._flush()
 
     def _flush(self) -> None:
-        while self._records:
-            count = min(len(self._records), BATCH_MAX)
+        # What is queued meanwhile waits for the next time, or each request would carry the few spans of the last one.
+        left = len(self._records)
+        while left:
+            count = min(left, BATCH_MAX)
+            left -= count
             batch = [self._records.popleft() for _ in range(count)]
             try:
                 self._send(encode(batch, self._service_name, self._pause))
@@ -130,28 +133,23 @@ def encode(records: Sequence[SpanRecord], service_name: str, pause: Callable[[],
 
 def _span(record: SpanRecord) -> bytes:
     """Return a span as a field of its scope."""
-    context = record.context
+    context, start_ns, end_ns = record.context, record.start_ns, record.end_ns
     # Ids with their tags, in one conversion.
     above = f"2208{record.parent[36:52]}" if record.parent else ""
-    parts = [
-        bytes.fromhex(f"0a10{context[3:35]}1208{context[36:52]}{above}"),
-        _head(record.name, record.labels),
-        _times.pack(0x39, record.start_ns, 0x41, max(record.start_ns, record.end_ns)),
-    ]
+    ids = bytes.fromhex(f"0a10{context[3:35]}1208{context[36:52]}{above}")
+    times = _times.pack(0x39, start_ns, 0x41, end_ns if end_ns > start_ns else start_ns)
+    span = ids + _head(record.name, record.labels) + times
     for name, value in record.attributes.items():
         if type(value) is int and 0 <= value < 0x80:
-            parts.append(b"%b\x12\x02\x18%c" % (_small_key(name, 4), value))
+            span += _small_number(name, value)
         elif type(value) is int and 0 <= value < 0x4000:
-            parts.append(b"%b\x12\x03\x18%c%c" % (_small_key(name, 5), value & 0x7F | 0x80, value >> 7))
+            span += b"%b\x12\x03\x18%c%c" % (_small_key(name, 5), value & 0x7F | 0x80, value >> 7)
         else:
-            parts.append(_block(0x4A, _key_value(name, value)))
-    if record.links:
-        parts.extend(
-            _block(0x6A, bytes.fromhex(f"0a10{link[3:35]}1208{link[36:52]}")) for link in record.links[:_LINKS_MAX]
-        )
+            span += _block(0x4A, _key_value(name, value))
+    for link in record.links[:_LINKS_MAX]:
+        span += _block(0x6A, bytes.fromhex(f"0a10{link[3:35]}1208{link[36:52]}"))
     if record.is_error:
-        parts.append(_ERROR)
-    span = b"".join(parts)
+        span += _ERROR
     size = len(span)
     # As `_block` does for the size of nearly all spans.
     return b"\x12%c%c%b" % (size & 0x7F | 0x80, size >> 7, span) if 0x80 <= size < 0x4000 else _block(0x12, span)
@@ -162,6 +160,12 @@ def _head(name: str, labels: tuple[str, ...]) -> bytes:
     """Return the name, the kind and the labels of a span."""
     texts = [_block(0x4A, _key_value(*each)) for each in zip(labels[::2], labels[1::2], strict=True)]
     return b"".join((_block(0x2A, name.encode()), _KIND_INTERNAL, *texts))
+
+
+@lru_cache(maxsize=1024)
+def _small_number(name: str, value: int) -> bytes:
+    """Return an attribute whose value has one byte."""
+    return b"%b\x12\x02\x18%c" % (_small_key(name, 4), value)
 
 
 @lru_cache(maxsize=256)

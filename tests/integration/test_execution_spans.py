@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -150,6 +151,20 @@ def test_export__of_many_spans__all_arrive_and_a_full_queue_drops() -> None:
     # Before the thread could have tried to send them: that it fails would count as dropped, too.
     assert export.dropped == 15
     export.close()
+
+
+def test_export__spans_without_a_pause__are_sent_once_a_second_and_not_as_they_come() -> None:
+    with receiving() as receiver:
+        export = SpanExport(f"{receiver.url}/v1/traces", service_name="test", timeout_seconds=5.0)
+        count, ends_at = 0, monotonic() + 2.5
+        while monotonic() < ends_at:
+            export.put(SpanRecord("turn", PARENT, "", count, count, {}))
+            count += 1
+            sleep(0.002)
+        export.close()
+
+        assert len(receiver.spans()) == count
+        assert receiver.requests <= 4
 
 
 def test_export__collector_answers_with_something_else_than_http__the_next_spans_are_sent() -> None:

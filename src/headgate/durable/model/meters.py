@@ -6,6 +6,7 @@ and activities come from apps; beyond `NAMES_MAX` different ones, further names 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from bisect import bisect_left
 from collections import Counter, deque
@@ -24,8 +25,8 @@ BOUNDS_SECONDS: Final = (
     7200.0, 86_400.0,
 )  # fmt: skip
 
-# Observations are counted when so many wait, or when they are read.
-_OBSERVED_MAX: Final = 512
+# What waits is counted when it is read, and after so many turns or attempts.
+_COUNTED_EACH: Final = 512
 
 # How an attempt ended.
 SUCCEEDED: Final = "succeeded"
@@ -51,28 +52,25 @@ class SecondsReading(Struct, frozen=True):
 
 
 class _Seconds:
-    """A histogram. Any thread may add to it: an observation waits in a queue until some are counted at once."""
+    """A histogram. Any thread may `add` seconds to it: they wait in a queue until they are counted as a whole."""
 
-    __slots__ = ("_counting", "_counts", "_observed", "_sum_seconds")
+    __slots__ = ("_counting", "_counts", "_observed", "_sum_seconds", "add")
 
     def __init__(self) -> None:
         self._observed: deque[float] = deque()
+        # A step adds four times, so that nothing lies between.
+        self.add = self._observed.append
         self._counting = threading.Lock()
         self._counts = [0] * (len(BOUNDS_SECONDS) + 1)
         self._sum_seconds = 0.0
 
-    def add(self, seconds: float) -> None:
-        observed = self._observed
-        observed.append(seconds)
-        if len(observed) >= _OBSERVED_MAX:
-            self._count()
-
     def reading(self) -> SecondsReading:
-        self._count()
+        self.count()
         with self._counting:
             return SecondsReading(tuple(self._counts), self._sum_seconds)
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """Count what waits."""
         with self._counting:
             observed = _taken(self._observed)
             # Without a loop in Python for each observation.
@@ -95,27 +93,23 @@ class _Named(dict[str, _Seconds]):
 
 
 class _Counts:
-    """Counts by name and value, of a bounded number of names. Any thread may add, as to `_Seconds`."""
+    """Counts by name and value, of a bounded number of names. Any thread may `add` a pair, as to `_Seconds`."""
 
-    __slots__ = ("_counting", "_counts", "_observed")
+    __slots__ = ("_counting", "_counts", "_observed", "add")
 
     def __init__(self) -> None:
         self._observed: deque[tuple[str, str]] = deque()
+        self.add = self._observed.append
         self._counting = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def add(self, name: str, value: str) -> None:
-        observed = self._observed
-        observed.append((name, value))
-        if len(observed) >= _OBSERVED_MAX:
-            self._count()
-
     def reading(self) -> dict[tuple[str, str], int]:
-        self._count()
+        self.count()
         with self._counting:
             return dict(self._counts)
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """Count what waits."""
         with self._counting:
             for (name, value), count in Counter(_taken(self._observed)).items():
                 self._counts[_bounded(self._counts, name, value), value] += count
@@ -157,6 +151,7 @@ class ExecutionMeters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._observed = itertools.count(1)
         self._turns = _Named()
         self._commits = _Seconds()
         self._starts = _Named()
@@ -183,6 +178,7 @@ class ExecutionMeters:
         if not was_cached:
             with self._lock:
                 self._cache_misses += 1
+        self._count_in_time()
 
     def on_commit(self, seconds: float) -> None:
         """Count a commit of one or more turns."""
@@ -198,7 +194,7 @@ class ExecutionMeters:
 
     def on_closed(self, workflow: str, status: str) -> None:
         """Count an execution that ended."""
-        self._closed.add(workflow, status)
+        self._closed.add((workflow, status))
 
     def on_turn_failed(self, workflow: str) -> None:
         """Count a turn that could not be computed."""
@@ -235,7 +231,8 @@ class ExecutionMeters:
 
     def on_attempt(self, activity: str, outcome: str) -> None:
         """Count an attempt whose end is stored."""
-        self._attempts.add(activity, outcome)
+        self._attempts.add((activity, outcome))
+        self._count_in_time()
 
     def on_claim_lost(self) -> None:
         """Count an attempt whose result was refused, because another worker holds the claim."""
@@ -246,6 +243,16 @@ class ExecutionMeters:
         """Count a lease of this worker that expired."""
         with self._lock:
             self._leases_lost += 1
+
+    def _count_in_time(self) -> None:
+        """Count what waits, so that it stays little without a reader."""
+        # Of one thread for every value: each number is given out once.
+        if next(self._observed) % _COUNTED_EACH == 0:
+            for each in (self._commits, self._timer_lag, self._closed, self._attempts):
+                each.count()
+            for named in (self._turns, self._starts, self._waits, self._runs):
+                for each in named.copy().values():
+                    each.count()
 
     def reading(self) -> MeterReading:
         """Return a copy of all meters."""

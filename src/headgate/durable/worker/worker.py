@@ -640,20 +640,24 @@ class Worker:
             self._recorder.record_or_buffer(activity, result)
 
     def _end_span(self, tracing: Tracing, running: RunningAttempt, result: AttemptResult | None) -> None:
-        activity, context = running.activity, running.context.traceparent
+        activity, error = running.activity, None if result is None else result.error
         attributes: dict[str, Attribute] = {"headgate.attempt": activity.attempt}
-        labels: tuple[str, ...] = ("headgate.activity", activity.name)
-        if activity.execution_id:
-            labels = (*labels, EXECUTION_ID, activity.execution_id)
-        error = None if result is None else result.error
         if error is not None:
             attributes["error.type"] = error.type
-        ends_ns = int(self._clock.seconds() * 1_000_000_000)
-        name = "activity.run" if activity.subscription is None else "event.deliver"
-        is_error = error is not None
-        parent = activity.traceparent
-        began_ns = running.began_ns
-        tracing.finish(SpanRecord(name, context, parent, began_ns, ends_ns, attributes, is_error, labels=labels))
+        execution = (EXECUTION_ID, activity.execution_id) if activity.execution_id else ()
+        tracing.finish(
+            SpanRecord(
+                "activity.run" if activity.subscription is None else "event.deliver",
+                running.context.traceparent,
+                activity.traceparent,
+                running.began_ns,
+                int(self._clock.seconds() * 1_000_000_000),
+                attributes,
+                error is not None,
+                (),
+                ("headgate.activity", activity.name, *execution),
+            )
+        )
 
     def _heartbeat(self, context: ActivityContext, details: Raw | None) -> None:
         running = self.running.get(context.row_id)
