@@ -14,7 +14,7 @@ from headgate.health.model.enums import STATE_OK, Confidence, SignalState, Tier
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalValue, Snapshot
 from headgate.health.model.volume_counts import hour_of, stored_hour
 from headgate.store.catalogue.tables import BREACH_SHARDS
-from headgate.store.model.values import Item, TrustedItem, dump_plain
+from headgate.store.model.values import Item, TrustedItem, dump_trusted
 
 _DAY_SECONDS: Final = 86_400
 QUIET_DAYS: Final = 30
@@ -87,7 +87,7 @@ def signal_row(signal: Signal, now_seconds: int, quiet_days: int = QUIET_DAYS) -
         row.update(_failure_attributes(value))
     if not is_plain:
         return {**row}
-    row.text = dump_plain(row)
+    row.text = dump_trusted(row)
     return row
 
 

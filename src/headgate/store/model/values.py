@@ -195,11 +195,6 @@ def dump_trusted(item: TrustedItem) -> str:
     return _encode(item).decode() if text is None else text
 
 
-def dump_plain(item: TrustedItem) -> str:
-    """Return the text form of a trusted item that has none yet."""
-    return _encode(item).decode()
-
-
 def dump_ordered(item: Item) -> bytes:
     """Return a text form that is the same for equal items, independent of key order."""
     return _encode_ordered(_tagged(item))
