@@ -51,8 +51,8 @@ EARLIER: Final = {
 }
 
 
-def command_of(words: str) -> Any:
-    command: Any = typer.main.get_command(load())
+def command_of(program: Any, words: str) -> Any:
+    command = program
     for word in words.split():
         command = command.commands[word]
     return command
@@ -66,8 +66,9 @@ def test_earlier_spellings__all__are_hidden_and_take_what_the_present_ones_take(
             elif hasattr(each, "commands"):
                 yield from hidden(each, (*path, name))
 
-    assert set(hidden(typer.main.get_command(load()))) == EARLIER.keys()
+    program: Any = typer.main.get_command(load())
+    assert set(hidden(program)) == EARLIER.keys()
     for earlier, present in EARLIER.items():
-        taken = [{each.name for each in command_of(words).params} for words in (earlier, present)]
+        taken = [{each.name for each in command_of(program, words).params} for words in (earlier, present)]
         assert taken[0] >= taken[1], earlier
-        assert not command_of(present).hidden
+        assert not command_of(program, present).hidden
