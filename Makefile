@@ -13,6 +13,8 @@ AIRFLOW := .venv-airflow3 .venv-airflow2
 # LocalStack's Step Functions, for the soak alone. It runs on Python 3.13.
 LOCALSTACK := .venv-localstack
 PYTHON_3_13 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python) python3.13)
+# Acceptance tests that the soak also runs with the state on DynamoDB, unchanged.
+STORIES := closed_loop api_cli durable_cli pipeline_cli fanout_server checks command_jobs repair gate_page
 # Twice the cores of a small machine: in acceptance and contract tests a worker waits for two fifths of its time.
 JOBS ?= 4
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
@@ -161,6 +163,7 @@ soak: $(STAMP) airflow localstack  ## kill -9 a thousand times, an hour of simul
 	HEADGATE_TEST_SEEDS=1 $(BIN)/pytest -s tests/simulation/test_retention.py
 	HEADGATE_TEST_PAGES=1 $(BIN)/pytest tests/acceptance/test_glue_page.py
 	HEADGATE_TEST_DEMO_KILLS=10 $(BIN)/pytest tests/acceptance/test_demo.py
+	HEADGATE_TEST_ACCEPTANCE_STORE=dynamodb $(BIN)/pytest $(STORIES:%=tests/acceptance/test_%.py)
 	$(BIN)/python -m tests.soak
 
 pythons: $(STAMP)  ## install the wheel on each Python from 3.11 to 3.13 that is found, and run the unit tests there

@@ -20,6 +20,8 @@ PROGRAM: Final = Path(sys.executable).parent / "headgate"
 START_SECONDS_MAX: Final = 30.0
 # A machine with more programs than cores takes its time.
 READY_SECONDS_MAX: Final = 180.0
+# Where programs keep their state, if it is not in their folder: `conftest.py` fills it.
+STORE: Final[dict[str, str]] = {}
 _READY: Final = re.compile(r"headgate ready  http=(https?://\S+)  grpc=(\S+)  home=(\S+)\n")
 
 
@@ -149,4 +151,4 @@ def watchdogs_of(home: Path) -> list[int]:
 
 def _environ(more: dict[str, str]) -> dict[str, str]:
     # Wide enough that no sentence is broken over two lines.
-    return {"PATH": os.environ["PATH"], "COLUMNS": "400", **more}
+    return {"PATH": os.environ["PATH"], "COLUMNS": "400", **STORE, **more}

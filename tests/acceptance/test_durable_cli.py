@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.acceptance.program import PROGRAM, Server, run, until
+from tests.acceptance.program import PROGRAM, STORE, Server, run, until
 
 APP: Final = """
 from pathlib import Path
@@ -71,7 +71,7 @@ class Worker:
         self.process = subprocess.Popen(
             [PROGRAM, "worker", *named, *options],
             cwd=folder,
-            env={"PATH": os.environ["PATH"]},
+            env={"PATH": os.environ["PATH"], **STORE},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
@@ -228,7 +228,7 @@ def test_stuck__looked_for_in_every_place__is_there_with_the_remedy_and_gone_aft
         with subprocess.Popen(
             [PROGRAM, "execution", "watch", "f"],
             cwd=tmp_path,
-            env={"PATH": os.environ["PATH"]},
+            env={"PATH": os.environ["PATH"], **STORE},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
