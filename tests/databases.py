@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+
+from tests.ports import free_port
 
 PASSWORD: Final = "s3cret-of-the-test"
 _UP_WITHIN_SECONDS: Final = 60.0
@@ -39,7 +40,7 @@ class Database:
 def start_postgres() -> Database:
     """Return a PostgreSQL with the user `reader`, who owns the database `shop`."""
     binaries = max(Path("/usr/lib/postgresql").glob("*/bin"))
-    folder, port = _folder(), _free_port()
+    folder, port = _folder(), free_port()
     password = folder / "password"
     password.write_text(PASSWORD)
     _own(password)
@@ -56,7 +57,7 @@ def start_postgres() -> Database:
 
 def start_mariadb() -> Database:
     """Return a MariaDB with the user `reader`, who may do everything in the database `shop`."""
-    folder, port = _folder(), _free_port()
+    folder, port = _folder(), free_port()
     data = folder / "data"
     _run(["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal",
           "--skip-test-db"], folder)  # fmt: skip
@@ -145,9 +146,3 @@ def _spawn(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
 
 def _environ(folder: Path) -> dict[str, str]:
     return {"PATH": f"{os.environ['PATH']}:/usr/sbin", "HOME": str(folder), "TMPDIR": str(folder), "LC_ALL": "C"}
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

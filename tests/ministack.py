@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Final, Self
 
 import boto3
+
+from tests.ports import free_port
 
 REGION: Final = "us-east-1"
 _UP_WITHIN_SECONDS: Final = 60.0
@@ -135,7 +136,7 @@ def _started(
     """Start what `command` returns for a port, and return the process and its endpoint once it answers."""
     # A port that was free a moment ago may be taken by the time the server binds it.
     for _ in range(_STARTS_MAX):
-        port = _free_port()
+        port = free_port()
         arguments, environment = command(port)
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -162,10 +163,3 @@ def _is_up(process: subprocess.Popen[bytes], url: str) -> bool:
             continue
         return True
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

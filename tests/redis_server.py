@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from tests.ports import free_port
+
 START_SECONDS_MAX: Final = 10.0
 
 
@@ -24,7 +26,7 @@ class RedisServer:
     @classmethod
     def start(cls, folder: Path) -> RedisServer:
         """Start a server that keeps its files in `folder`, and wait until it answers."""
-        server = cls(folder, _free_port())
+        server = cls(folder, free_port())
         server.restart()
         return server
 
@@ -93,10 +95,3 @@ class RedisServer:
             assert self._running().poll() is None, f"redis-server ended; see {self._folder / 'redis.log'}"
             assert time.monotonic() < deadline, f"redis-server does not answer on port {self._port}"
             time.sleep(0.01)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +14,7 @@ import httpx
 import pytest
 
 from tests.acceptance.program import Server, until
+from tests.ports import free_port
 
 CLIENT = "headgate-pages"
 ATTEMPT = "headgate-sign-in"
@@ -26,9 +25,7 @@ class Issuer:
     """The issuer as a subprocess."""
 
     def __init__(self, folder: Path) -> None:
-        with closing(socket.socket()) as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         with (folder / "issuer.log").open("wb") as log:
             self.process = subprocess.Popen(

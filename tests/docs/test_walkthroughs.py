@@ -7,7 +7,6 @@ import queue
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.acceptance.program import PROGRAM
+from tests.ports import free_port
 
 DOCS = Path(__file__).parents[2] / "docs"
 ANSWER_SECONDS_MAX = 60.0
@@ -196,8 +196,7 @@ class Shell:
 
 
 def free_ports() -> tuple[str, str]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return str(one.getsockname()[1]), str(other.getsockname()[1])
+    return str(free_port()), str(free_port())
 
 
 @pytest.mark.timeout(240)

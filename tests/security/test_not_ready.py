@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import grpc
 import pytest
 
 from tests.acceptance.program import PROGRAM
+from tests.ports import free_port
 
 RPC = "/observability.statestore.v1.SignalStateService/GetSignalState"
 DEFINITION = """
@@ -34,13 +34,6 @@ ROUTES = [
     ("GET", "/no/such/route", "", ""),
 ]
 PROBES = ["/health/live", "/health/ready", "/health"]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _connected(port: int, process: subprocess.Popen[bytes]) -> http.client.HTTPConnection:
@@ -90,7 +83,7 @@ def _answer(connection: http.client.HTTPConnection) -> tuple[int, str | None, by
 
 
 def test_first_boot__requests_before_the_server_is_ready__are_503_on_every_route(folder: Path) -> None:
-    port, rpc_port = _free_port(), _free_port()
+    port, rpc_port = free_port(), free_port()
     with _starting(folder, port, rpc_port) as process, ExitStack() as stack:
         # Sent before the event loop runs, and so answered before everything else.
         waiting = [stack.enter_context(closing(_connected(port, process))) for _ in (*ROUTES, *PROBES)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-import socket
 import sqlite3
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any, Final
 import httpx
 
 from tests.acceptance.program import Server
+from tests.ports import free_port
 from tests.soak.figures import Figure
 
 DATASET: Final = "urn:dp:orders:created:v1"
@@ -113,7 +113,7 @@ def writers() -> list[Writer]:
 def run(folder: Path, kills: int, *, seed: int = 20261118) -> list[Figure]:
     """Kill the server `kills` times, then check every acknowledged write, the audit log and the file."""
     chance = random.Random(seed)
-    port = _free_port()
+    port = free_port()
     arguments = ("--home", str(folder / "home"), "--http", f"127.0.0.1:{port}")
     load, is_over = writers(), threading.Event()
     threads = [
@@ -246,9 +246,3 @@ def _integrity(database: Path) -> str:
 
 def _moment(number: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(1_768_471_200 + number))
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 from tests.acceptance.program import PROGRAM, Server
 from tests.ministack import REGION, Ministack, aws_session, fresh_account
+from tests.ports import free_port
 from tests.soak.figures import Figure
 
 EAST, WEST = "us-east-1", "us-west-2"
@@ -50,7 +50,7 @@ class World:
         self.environ = {"AWS_ACCESS_KEY_ID": self.account, "AWS_SECRET_ACCESS_KEY": "-"}
         self.aws: dict[str, Ministack] = {}
         # A region keeps its address when its server starts again, as a name in DNS does.
-        self.urls = {name: f"http://127.0.0.1:{port}" for name, port in zip((EAST, WEST), free_ports(2), strict=True)}
+        self.urls = {name: f"http://127.0.0.1:{free_port()}" for name in (EAST, WEST)}
         self.servers: dict[str, Server] = {}
         for name in (EAST, WEST):
             (folder / name).mkdir(parents=True)
@@ -196,15 +196,6 @@ def run_all(folder: Path) -> list[Figure]:
             Figure("Failback before the region was healthy for long", "refused", holds=True),
             Figure("Failback after the return", f"{waited / 60:.0f} minutes", holds=True),
         ]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free now."""
-    with ExitStack() as opened:
-        found = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for each in found:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in found]
 
 
 def _chosen() -> list[str]:
