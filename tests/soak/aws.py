@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import random
 import re
 import shutil
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -56,6 +58,10 @@ KILLABLE: Final = tuple(
 URN: Final = "urn:dp:shop:orders:v1"
 MACHINE: Final = f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:headgate-lifecycle"
 _JOB: Final = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:the-job"
+PACKAGE_BYTES_MAX: Final = 50_000_000
+# Where a compiled module says what it was compiled for.
+_ELF_MACHINE: Final = slice(18, 20)
+_ELF_MACHINES: Final = {"x86_64": 62, "arm64": 183}
 APPLIES_MAX: Final = 4
 APPLY_SECONDS_MAX: Final = 1_800.0
 # An hour ends at least this long after the definitions are written, so that they are in force by then.
@@ -125,6 +131,25 @@ class World:
         self.package = self.deployment.folder / "build" / "headgate.zip"
         self.deployment.make_runnable(self.package)
         return built.stdout
+
+    def build_for_the_other_architecture(self) -> tuple[str, bool]:
+        """Build twice for the architecture that this machine has not, and return what came of it.
+
+        Every compiled module has to be for that architecture, and both packages have to be the same.
+        """
+        other = "x86_64" if platform.machine() in ("arm64", "aarch64") else "arm64"
+        packages = []
+        for name in ("one", "two"):
+            built = self.deployment.headgate("aws", "package", f"build/{name}.zip", "--architecture", other)
+            assert built.returncode == 0, built.stdout + built.stderr
+            packages.append(self.deployment.folder / "build" / f"{name}.zip")
+        one, two = packages
+        with zipfile.ZipFile(one) as opened:
+            compiled = [opened.read(name) for name in opened.namelist() if name.endswith(".so")]
+        machines = {int.from_bytes(each[_ELF_MACHINE], "little") for each in compiled}
+        size = one.stat().st_size
+        holds = one.read_bytes() == two.read_bytes() and machines == {_ELF_MACHINES[other]} and size < PACKAGE_BYTES_MAX
+        return f"{size:,} bytes for {other}, {len(compiled)} compiled modules, the same when built again", holds
 
     def deploy(self) -> int:
         """Deploy the package, and return the number of resources."""
@@ -587,14 +612,16 @@ def run(folder: Path) -> list[Figure]:
     """Deploy, drive every story, and return what came of each."""
     with emulated(folder / "aws") as deployment, FaultyProxy(deployment.endpoint) as proxy:
         world = World(deployment, proxy)
-        began = time.monotonic()
         world.write_project()
         refused = world.bad_channel_refused()
+        other = world.build_for_the_other_architecture()
+        began = time.monotonic()
         said = world.build().strip()
         made = world.deploy()
         figures = [
             Figure("`headgate aws package` with an alert channel without a topic", refused, holds=True),
             Figure("`headgate aws package`", said.partition(": ")[2], holds=True),
+            Figure("`headgate aws package --architecture` of another machine", *other),
             Figure(
                 "`headgate aws deploy`",
                 f"{made} resources, {time.monotonic() - began:.0f} s with the package",
