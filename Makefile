@@ -161,7 +161,9 @@ soak: $(STAMP) airflow localstack  ## kill -9 a thousand times, an hour of simul
 	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py \
 	  tests/acceptance/test_fanout_processes.py
 	HEADGATE_TEST_SEEDS=1 $(BIN)/pytest -s tests/simulation/test_retention.py
-	HEADGATE_TEST_PAGES=1 $(BIN)/pytest tests/acceptance/test_glue_page.py
+	HEADGATE_TEST_PAGES=1 $(BIN)/pytest tests/acceptance/test_glue_page.py tests/acceptance/browser/test_pages.py
+	HEADGATE_TEST_FORTNIGHT=1 $(BIN)/pytest tests/scenarios/test_medallion.py
+	HEADGATE_TEST_KILL_ORDERS=1 $(BIN)/pytest tests/acceptance/test_command_jobs.py
 	HEADGATE_TEST_DEMO_KILLS=10 $(BIN)/pytest tests/acceptance/test_demo.py
 	HEADGATE_TEST_ACCEPTANCE_STORE=dynamodb $(BIN)/pytest $(STORIES:%=tests/acceptance/test_%.py)
 	$(BIN)/python -m tests.soak
