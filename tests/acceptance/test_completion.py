@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Serve
         yield folder, server
 
 
+@cache
+def script_of(shell: str, folder: Path) -> str:
+    """Return the script that the program prints for a shell; it is the same for every test."""
+    return run("completion", "script", shell, folder=folder).stdout
+
+
 def words(folder: Path, line: str) -> list[str]:
     """Return what bash offers after a line, by the script that the program prints."""
-    script = run("completion", "script", "bash", folder=folder).stdout
+    script = script_of("bash", folder)
     asked = f"{script}\nCOMP_LINE={line!r}; COMP_POINT=${{#COMP_LINE}}; _headgate; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     ended = subprocess.run(
         ["bash", "-c", asked],
@@ -94,7 +101,7 @@ def test_completion__without_a_server__offers_no_ids_and_prints_no_error(tmp_pat
 def test_completion__in_fish__offers_nouns_options_and_ids(
     site: tuple[Path, Server], line: str, found: list[str]
 ) -> None:
-    script = run("completion", "script", "fish", folder=site[0]).stdout
+    script = script_of("fish", site[0])
 
     ended = subprocess.run(
         ["fish", "--no-config", "-c", f"{script}\ncomplete -C '{line}'"],
@@ -111,7 +118,7 @@ def test_completion__in_fish__offers_nouns_options_and_ids(
 
 def typed_in_zsh(folder: Path, keys: str, shown: str) -> str:
     """Type into an interactive zsh that has the script, and return what it shows until `shown` is part of it."""
-    (folder / "headgate.zsh").write_text(run("completion", "script", "zsh", folder=folder).stdout)
+    (folder / "headgate.zsh").write_text(script_of("zsh", folder))
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
