@@ -77,7 +77,7 @@ def until(condition: Callable[[], bool], what: str, seconds_max: float = START_S
         waited = time.monotonic() - begun_at
         assert waited < seconds_max, f"{what}: not within {seconds_max:g} s"
         # Who asks all the time takes the processor from who is to do it.
-        time.sleep(min(max(0.01, waited / 10), 0.1))
+        time.sleep(min(max(0.01, waited / 10), 0.05))
 
 
 class Server:
