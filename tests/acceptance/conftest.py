@@ -1,7 +1,7 @@
 """Programs of the stories keep their state on DynamoDB, if HEADGATE_TEST_ACCEPTANCE_STORE is `dynamodb`.
 
 Then MiniStack is started, and each test has an account with tables and a bucket of its own; the stories are the same.
-Tests of what only SQLite has, its file for example, fail there: `make soak` names the stories that it runs.
+`make soak` names the stories that it runs; `OPENS_SQLITE_FILE` leaves out those tests of them that cannot be there.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import pytest
 from headgate.bootstrap.store import create_dynamodb_tables
 from headgate.clock import SystemClock
 from headgate.settings import Settings
-from tests.acceptance.program import STORE
+from tests.acceptance.program import IS_ON_DYNAMODB, STORE
 from tests.ministack import REGION, Ministack, aws_session, fresh_account
 
-_IS_ON_DYNAMODB: Final = os.environ.get("HEADGATE_TEST_ACCEPTANCE_STORE") == "dynamodb"
 _FOLDER: Final = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 _EMULATOR: Final = pytest.StashKey[Ministack]()
 
@@ -28,7 +27,7 @@ _EMULATOR: Final = pytest.StashKey[Ministack]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give a test an account, whose tables are empty."""
-    if not _IS_ON_DYNAMODB:
+    if not IS_ON_DYNAMODB:
         return
     stash = item.config.stash
     if _EMULATOR not in stash:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import httpx
+import pytest
 
 PROGRAM: Final = Path(sys.executable).parent / "headgate"
 START_SECONDS_MAX: Final = 30.0
@@ -22,6 +23,9 @@ START_SECONDS_MAX: Final = 30.0
 READY_SECONDS_MAX: Final = 180.0
 # Where programs keep their state, if it is not in their folder: `conftest.py` fills it.
 STORE: Final[dict[str, str]] = {}
+IS_ON_DYNAMODB: Final = os.environ.get("HEADGATE_TEST_ACCEPTANCE_STORE") == "dynamodb"
+# For a test that alters the state behind the back of the programs.
+OPENS_SQLITE_FILE: Final = pytest.mark.skipif(IS_ON_DYNAMODB, reason="it alters the file of SQLite, and none is there")
 _READY: Final = re.compile(r"headgate ready  http=(https?://\S+)  grpc=(\S+)  home=(\S+)\n")
 
 
@@ -86,6 +90,8 @@ class Server:
     def __init__(self, folder: Path, *arguments: str, **environ: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._stdout, self._stderr = folder / "stdout", folder / "stderr"
+        # For programs beside a server that several tests share: `STORE` is that of the present test.
+        self.store: Final = dict(STORE)
         ports = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
         with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
             self.process = subprocess.Popen(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.acceptance.program import PROGRAM, Server, run, until
+from tests.acceptance.program import PROGRAM, Server, _environ, run, until
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 APP: Final = "examples.asl.app:app"
@@ -53,6 +53,7 @@ class Place:
             return subprocess.Popen(
                 [PROGRAM, "asl", "run", *arguments],
                 cwd=self.folder,
+                env=_environ({}),
                 stdout=subprocess.PIPE,
                 stderr=progress,
                 text=True,

@@ -185,7 +185,7 @@ def _curlrc(folder: Path, server: Server, cert: Path) -> None:
 
 
 def _first_key(server: Server, folder: Path) -> str:
-    made = run("api-key", "first", "--home", server.home, "--json", folder=folder)
+    made = run("api-key", "first", "--home", server.home, "--json", folder=folder, **server.store)
     assert made.returncode == 0, made.stderr
     output = json.loads(made.stdout)
     return next(value for value in _texts(output) if value.startswith("hg"))
