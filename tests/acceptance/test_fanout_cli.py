@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.acceptance.program import PROGRAM, Server, _environ, run, until
+from tests.acceptance.program import OPENS_SQLITE_FILE, PROGRAM, Server, _environ, run, until
 from tests.process_state import is_gone
 
 JOBS: Final = '''
@@ -76,7 +76,7 @@ class Site:
         self.server = server
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run(*arguments, folder=self.folder)
+        return run(*arguments, folder=self.folder, **self.server.store)
 
     def said(self, *arguments: str, exit_code: int = 0) -> str:
         ended = self.run(*arguments)
@@ -478,7 +478,7 @@ def test_work__sigterm__lets_what_runs_end_and_gives_back_the_rest(idle: Site) -
     with subprocess.Popen(
         [PROGRAM, "chunk", "work", "--run", "drain", "--processes", "1"],
         cwd=idle.folder,
-        env=_environ({}),
+        env=_environ(idle.server.store),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -560,6 +560,7 @@ def test_bisect__until_alone__one_command_finds_the_item(idle: Site) -> None:
     assert "no differences" in idle.said("fanout", "reconcile", "isolated")
 
 
+@OPENS_SQLITE_FILE
 def test_reconcile__a_counter_altered_in_the_file__is_found_and_repaired_and_the_run_ends(idle: Site) -> None:
     order = ["--range", "0..6", "--chunk-size", "1", "--handler", "jobs:double", "--run-id", "altered"]
     idle.said("fanout", "submit", *order)
@@ -619,9 +620,10 @@ def test_campaign__several_runs__are_added_up_and_watched(idle: Site) -> None:
     for run_id in ("t1", "t2"):
         idle.said(
             "fanout", "submit", "--range", "0..10", "--chunk-size", "5", "--handler", "jobs:double",
-            "--campaign", "tiles", "--run-id", run_id,
+            "--campaign", "tiles", "--group", "tiles", "--run-id", run_id,
         )  # fmt: skip
-    idle.said("chunk", "work", "--until-idle", "--handler", "jobs:double")
+    # Not the ten thousand chunks of another test.
+    idle.said("chunk", "work", "--group", "tiles", "--until-idle", "--handler", "jobs:double")
 
     assert "SUCCEEDED: 4 of 4 chunks completed, 100%" in idle.said("fanout", "campaign", "tiles")
     assert idle.said("fanout", "watch", "--campaign", "tiles").count("SUCCEEDED") == 4
