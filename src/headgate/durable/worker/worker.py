@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 import structlog
@@ -79,6 +80,8 @@ from headgate.store.port import Store
 from headgate.telemetry import Tracing
 
 HEARTBEATS_RECORDED_SHARE: Final = 0.3
+# The patches of workflow functions. Their modules are loaded when a worker joins, so that a function keeps its patches.
+_patches: Final[WeakKeyDictionary[Callable[..., object], list[str]]] = WeakKeyDictionary()
 _PAUSE_MS: Final = 100
 _SLOT_PAUSE_MS: Final = 1_000
 _log = structlog.get_logger(__name__)
@@ -212,7 +215,7 @@ class Worker:
 
     def patches(self) -> dict[str, list[str]]:
         """Return the patches in the code of the workflows that have any."""
-        found = {name: lint(each.function).patches for name, each in self.app.workflows.items()}
+        found = {name: _patches_of(each.function) for name, each in self.app.workflows.items()}
         return {name: patches for name, patches in found.items() if patches}
 
     def announce_stop(self) -> None:
@@ -713,3 +716,11 @@ class Worker:
 
 def _is_cancelled(result: AttemptResult) -> bool:
     return result.error is not None and is_cancellation(result.error)
+
+
+def _patches_of(function: Callable[..., object]) -> list[str]:
+    """Return the patches in the code of a workflow. Every worker of an app asks when it joins."""
+    found = _patches.get(function)
+    if found is None:
+        found = _patches[function] = lint(function).patches
+    return found
