@@ -17,7 +17,7 @@ from tests.acceptance.browser.pages import PAGES, STATES, file_name
 from tests.acceptance.browser.person import PHONE_WIDTH, Person
 from tests.acceptance.browser.world import World
 
-# Without a soak, contrast in the dark is looked at on the pages of single things alone, which have all the colours.
+# Contrast in the dark takes half of the time of a page. Without a soak, the pages of single things stand for the lists.
 # Read here, because tests themselves see no setting of the machine.
 IS_THOROUGH: Final = "HEADGATE_TEST_PAGES" in os.environ
 
