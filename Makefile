@@ -14,7 +14,8 @@ AIRFLOW := .venv-airflow3 .venv-airflow2
 LOCALSTACK := .venv-localstack
 PYTHON_3_13 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python) python3.13)
 # Acceptance tests that the soak also runs with the state on DynamoDB, unchanged.
-STORIES := closed_loop api_cli durable_cli pipeline_cli fanout_server checks command_jobs repair gate_page asl_cli health_api health_cli
+STORIES := closed_loop api_cli durable_cli pipeline_cli fanout_server checks command_jobs repair gate_page asl_cli \
+  fanout_cli health_api health_cli
 # Twice the cores of a small machine: in acceptance and contract tests a worker waits for two fifths of its time.
 JOBS ?= 4
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
