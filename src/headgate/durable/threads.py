@@ -238,7 +238,8 @@ class WorkerThreads:
             if not claimed:
                 continue
             activity = self._next() if take_one else None
-            self._wake_executors(len(worker.queue))
+            if worker.queue:
+                self._wake_executors(len(worker.queue))
             if activity is not None:
                 if ready:
                     self._wakeup.set()

@@ -55,6 +55,9 @@ _TOPICS: Final = {
 _INCIDENTAL: Final = frozenset((EVENTS.name, CONTROL.name))
 
 
+# The topics of the writes of a step, which are always of the same tables.
+STEP_TOPICS: Final[Topics] = int(Topic.DURABLE)
+
 _table_name: Final = attrgetter("table.name")
 
 

@@ -27,7 +27,8 @@ from headgate.store.catalogue.tables import (
 from headgate.store.model.requests import Delete, Put
 from headgate.store.model.schema import Key, Table
 from headgate.store.sqlite.wakeups import Wakeups
-from headgate.store.topics import ANYTHING, WORK, Topic, Topics, are_quiet, topics_of
+from headgate.store.topics import ANYTHING, STEP_TOPICS, WORK, Topic, Topics, are_quiet, topics_of
+from tests.contract.test_step_writes import step
 from tests.stores import FILE, open_sqlite
 
 
@@ -49,6 +50,10 @@ from tests.stores import FILE, open_sqlite
 )
 def test_topics_of__a_transaction__are_those_of_its_tables(tables: list[Table], topics: Topics) -> None:
     assert topics_of([Put(table, {}) for table in tables]) == topics
+
+
+def test_topics_of__a_step__are_those_that_the_store_takes_without_looking() -> None:
+    assert topics_of(step("e", 1)) == STEP_TOPICS
 
 
 def test_are_quiet__all_puts_that_are__and_nothing_else() -> None:

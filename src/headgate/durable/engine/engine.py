@@ -30,7 +30,6 @@ from headgate.durable.model.history import (
     Close,
     Command,
     EmitEvent,
-    Event,
     Started,
     Status,
     TerminateRequested,
@@ -215,7 +214,7 @@ class Engine:
                 turns.append((execution_id, work, turn))
                 writes = turn.writes
                 transactions.append(StepWrites(*writes) if turn.is_step else writes)  # type: ignore[arg-type]
-        began = perf_counter()
+        began = 0.0 if self._meters is None else perf_counter()
         try:
             outcomes = self._commit(transactions)
         except Exception:
@@ -264,7 +263,7 @@ class Engine:
         live = self._live.get(execution_id)
         try:
             if live is not None and self._is_routine(live.row, work):
-                return self._try_advance(live.row, work.sources)
+                return self._try_advance(live.row, work.sources, live)
             return self._next_turn(execution_id, work)
         except InvalidPayloadError as exc:
             return self._on_unreadable(execution_id, work, exc)
@@ -353,14 +352,17 @@ class Engine:
         self._evict(execution_id)
         self.ready.put_back([(execution_id, work)])
 
-    def _try_advance(self, row: Execution, sources: list[Source]) -> TurnTransaction:
+    def _try_advance(
+        self, row: Execution, sources: list[Source], routine: LiveExecution | None = None
+    ) -> TurnTransaction:
+        """Return the next turn of an execution, or the failed one. A routine turn comes with what is in memory."""
         meters = self._meters
         if meters is None:
-            return self._advance_or_fail(row, sources)
-        live = self._live.get(row.execution_id)
+            return self._advance_or_fail(row, sources, routine)
+        live = self._live.get(row.execution_id) if routine is None else routine
         was_cached = live is not None and live.row.version == row.version
         began = perf_counter()
-        turn = self._advance_or_fail(row, sources)
+        turn = self._advance_or_fail(row, sources, routine)
         meters.on_turn(row.workflow, perf_counter() - began, was_cached=was_cached)
         for source in sources:
             if source.at_ms:
@@ -374,28 +376,34 @@ class Engine:
         elif isinstance(source.event, Started) and source.event.run == row.first_run:
             meters.on_started(row.workflow, lag_seconds)
 
-    def _advance_or_fail(self, row: Execution, sources: list[Source]) -> TurnTransaction:
+    def _advance_or_fail(self, row: Execution, sources: list[Source], routine: LiveExecution | None) -> TurnTransaction:
         try:
-            return self._advance(row, sources)
+            return self._advance(row, sources, routine)
         except Exception as exc:
             if isinstance(exc, HeadgateError) and _is_store_error(exc):
                 raise
             return self._fail_turn(row, sources, exc)
 
-    def _advance(self, row: Execution, sources: list[Source]) -> TurnTransaction:
+    def _advance(self, row: Execution, sources: list[Source], routine: LiveExecution | None) -> TurnTransaction:
         now_ms = self._now_ms()
+        traceparent = row.traceparent
         if self._spans is not None:
             row = self._begin_span(row, sources)
-        if holds(sources, TerminateRequested):
-            turn = turn_transaction(*self._terminate(row, sources), (), self._context(now_ms, self._trace_of(row)))
+            traceparent = self._trace_of(row)
+        if routine is not None:
+            self._live.move_to_end(row.execution_id)
+            live = routine
+        elif holds(sources, TerminateRequested):
+            turn = turn_transaction(*self._terminate(row, sources), (), self._context(now_ms, traceparent))
             self._drop_live(row.execution_id)
             return turn
-        live = self._load(row.execution_id, row)
-        events: list[Event] = [source.event for source in sources]
-        consumed, issued = live.interpreter.advance(now_ms, events)
-        notes, live.interpreter.notes = live.interpreter.notes, []
-        awaits = live.interpreter.mailbox.awaited() if live.interpreter.closed is None else ()
-        context = self._context(live.interpreter.at_ms, self._trace_of(row))
+        else:
+            live = self._load(row.execution_id, row)
+        interpreter = live.interpreter
+        consumed, issued = interpreter.advance(now_ms, [source.event for source in sources])
+        notes, interpreter.notes = interpreter.notes, []
+        awaits = interpreter.mailbox.awaited() if interpreter.closed is None else ()
+        context = self._context(interpreter.at_ms, traceparent)
         if row.build != self._build:
             row = self._with_build(row)
         return turn_transaction(row, sources[:consumed], issued, notes, context, awaits)

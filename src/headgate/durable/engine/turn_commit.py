@@ -164,8 +164,6 @@ def turn_transaction(
         writes=[],
         sources=list(sources),
         turn=turn,
-        claims=[],
-        timers_due_ms=[],
     )
     if _is_plain_step(row, sources, commands):
         _write_plain_step(transaction, row.version, context)

@@ -153,15 +153,15 @@ class TurnLoop(asyncio.AbstractEventLoop):
             raise WorkflowViolationError("a turn cannot run inside another event loop; drive it from a thread")
         self._driver = threading.get_ident()
         self._steps_left = HANDLES_MAX
-        hooks = sys.get_asyncgen_hooks()
+        finalizer = sys.get_asyncgen_hooks().finalizer
         sys.set_asyncgen_hooks(finalizer=self._finish_generator)
         events._set_running_loop(self)
-        return hooks
+        return finalizer
 
-    def leave(self, hooks: Any) -> None:  # noqa: ANN401 - the result of `enter`
+    def leave(self, finalizer: Any) -> None:  # noqa: ANN401 - the result of `enter`
         """Undo `enter`."""
         events._set_running_loop(None)
-        sys.set_asyncgen_hooks(*hooks)
+        sys.set_asyncgen_hooks(finalizer=finalizer)
         self._driver = None
 
     def kill(self) -> None:

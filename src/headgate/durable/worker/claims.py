@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.durable.engine.activity_store import Activities, AttemptResult, wait_deadline
+from headgate.durable.engine.activity_store import Activities, AttemptResult, options_of, wait_deadline
 from headgate.durable.engine.engine import Engine
 from headgate.durable.model.records import NEVER_MS, Activity
 from headgate.durable.model.worker_limits import DEFAULT_LIMITS
@@ -71,7 +71,7 @@ class Prefetch:
 
 
 class _TokenHold(Struct):
-    """A block that uses a claim. A structure, because every activity passes through one."""
+    """A block that uses a claim."""
 
     tokens: set[str]
     token: str
@@ -99,7 +99,8 @@ class HeldClaims:
         self.prefetch = Prefetch(clock, prefetch_max)
         self._reserved = 0
         self._reserved_tokens: list[str] = []
-        self._tokens_in_use: set[str] = set()
+        # Of claims that a thread works on just now; see `in_use`.
+        self.tokens_in_use: set[str] = set()
         # The first deadline of a queued claim, or an earlier time.
         self._queue_deadline_ms = NEVER_MS
 
@@ -150,7 +151,7 @@ class HeldClaims:
 
     def in_use(self, activity: Activity) -> _TokenHold:
         """Mark a claim as used by this process within a block, however long the store takes."""
-        return _TokenHold(self._tokens_in_use, activity.token)
+        return _TokenHold(self.tokens_in_use, activity.token)
 
     # Claims that run.
 
@@ -169,6 +170,9 @@ class HeldClaims:
     def watch_deadlines(self, claims: Sequence[Activity]) -> None:
         """Include claims that were just queued in `next_due_ms`."""
         for activity in claims:
+            options = options_of(activity)
+            if options.schedule_to_start is None and options.schedule_to_close is None:
+                continue
             deadline_ms = wait_deadline(activity)[0]
             if deadline_ms < self._queue_deadline_ms:
                 self._queue_deadline_ms = deadline_ms
@@ -199,7 +203,7 @@ class HeldClaims:
         known = set(self._reserved_tokens)
         known.update(activity.token for activity in list(self.queue))
         known.update(running.activity.token for running in list(self.running.values()))
-        known.update(list(self._tokens_in_use))
+        known.update(list(self.tokens_in_use))
         known.update(activity.token for activity, _ in list(self.unrecorded))
         return known
 

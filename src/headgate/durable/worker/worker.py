@@ -287,11 +287,10 @@ class Worker:
 
     def claim(self, activity: Activity) -> Activity | None:
         """Return the activity as claimed by this worker; None if it is not its own to run, or there is no room."""
-        options = options_of(activity)
         if (
             self._is_lease_lost
             or self._is_stopping
-            or options.queue not in self.queues
+            or options_of(activity).queue not in self.queues
             or not self.can_perform(activity)
         ):
             return None
@@ -499,7 +498,7 @@ class Worker:
             attempt=activity.attempt,
             sign=partial(sign_token, self._keyring, activity),
             execution_id=activity.execution_id,
-            details=self._sealing.details_of(activity),
+            details=None if activity.details is None else self._sealing.details_of(activity),
             clock_ms=self.activities.now_ms,
             beat=self._heartbeat,
             put_event=self._put_event,
@@ -533,7 +532,7 @@ class Worker:
 
         One that waited too long for its thread, so that its rate is reached, is queued again.
         """
-        if not self.still_holds(activity):
+        if not self.fleet.has_lease() and not self.still_holds(activity):
             return False
         if options_of(activity).rate is None:
             return True
@@ -626,7 +625,10 @@ class Worker:
         """Record the result of an attempt; None if the activity is completed from outside."""
         if result is not None and is_sealed_text(activity.input):
             result = self._sealing.sealed(activity, result)
-        with self.claims.in_use(activity):
+        # As `in_use` does, without its calls: every activity passes here.
+        tokens, token = self.claims.tokens_in_use, activity.token
+        tokens.add(token)
+        try:
             running = self.running.get(activity.activity_id)
             if running is not None and running.activity.token == activity.token:
                 del self.running[activity.activity_id]
@@ -641,6 +643,8 @@ class Worker:
                     self._interrupt(activity)
                     return
             self._recorder.record_or_buffer(activity, result)
+        finally:
+            tokens.discard(token)
 
     def _end_span(self, tracing: Tracing, running: RunningAttempt, result: AttemptResult | None) -> None:
         activity, error = running.activity, None if result is None else result.error

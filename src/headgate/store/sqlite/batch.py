@@ -23,7 +23,7 @@ def execute(cursor: sqlite3.Cursor, transaction: Transaction) -> None:
     """Run a transaction, or raise `ConflictError` with every failed write before writing anything."""
     if type(transaction) is StepCommit:
         if not transaction.applies(cursor):
-            execute_all(cursor, transaction.operations())
+            execute_all(cursor, transaction.operations(transaction.step))
     elif type(transaction) is Refresh:
         if not transaction.applies(cursor):
             transaction.put_row().execute_with(cursor)

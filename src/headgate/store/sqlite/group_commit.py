@@ -248,7 +248,9 @@ class GroupCommitter:
     def _pass_lead(self, group: list[CommitRequest[Any]]) -> None:
         if self._committed:
             self._wake_committed()
-        self._committed = group
+        # No one waits for the request of a lone leader, which is this thread's own.
+        if len(group) != 1 or group[0].wake is not None or group[0].on_done is not None:
+            self._committed = group
         while True:
             if self._closed:
                 closed = StoreClosedError(f"{self._file.path}: the store was closed; open it again")
@@ -331,14 +333,11 @@ class GroupCommitter:
         except BaseException:
             self._roll_back()
             raise
-        self._mark_done(group)
-        if self._file.faults.is_active and self._connection.total_changes > rows:
-            self._file.faults.on_written()
-
-    def _mark_done(self, group: list[CommitRequest[Any]]) -> None:
         for request in group:
             request.done = True
         self._stats.commits += 1
+        if self._file.faults.is_active and self._connection.total_changes > rows:
+            self._file.faults.on_written()
 
     def _apply_queue(self, group: list[CommitRequest[Any]]) -> None:
         # Drained with the write lock held, so that requests queued during the wait join the group. Half of a long
@@ -349,18 +348,15 @@ class GroupCommitter:
         while queue:
             request = queue.popleft()
             group.append(request)
-            self._apply(request)
+            try:
+                request.result = request.work(self._connection)
+            except HeadgateError as exc:
+                request.error = exc
             if queue:
                 # A lone request needs no limits.
                 closes_at = closes_at or monotonic() + GROUP_SECONDS_MAX
                 if len(group) >= group_max or monotonic() >= closes_at:
                     return
-
-    def _apply(self, request: CommitRequest[Any]) -> None:
-        try:
-            request.result = request.work(self._connection)
-        except HeadgateError as exc:
-            request.error = exc
 
     def _retry_singly(self, group: list[CommitRequest[Any]]) -> None:
         """Run each request in a transaction of its own, so that only the faulty one fails.
@@ -371,7 +367,7 @@ class GroupCommitter:
             request.error = None
             try:
                 self._begin()
-                self._apply(request)
+                request.result = request.work(self._connection)
                 self._connection.execute("COMMIT")
             except sqlite3.Error as exc:
                 self._roll_back()
@@ -381,7 +377,8 @@ class GroupCommitter:
             except Exception as exc:  # noqa: BLE001 - re-raised in the requesting thread
                 self._roll_back()
                 request.error = exc
-            self._mark_done([request])
+            request.done = True
+            self._stats.commits += 1
 
     def _begin(self) -> None:
         self._file.check_writable()

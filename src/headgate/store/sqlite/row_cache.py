@@ -34,12 +34,12 @@ class RecentRows:
     Every write to the table must call `remember` or `forget`.
     """
 
-    __slots__ = ("_contents", "_held", "_is_read", "_older", "_select")
+    __slots__ = ("_contents", "_held", "_older", "_select", "is_read")
 
     def __init__(self, select: str) -> None:
         self._select = select
         # Rows of a table that no condition has read, such as the turns of executions, are not cached.
-        self._is_read = False
+        self.is_read = False
         # Two generations; the older is dropped as a whole, which is cheaper than an LRU.
         self._contents: dict[Parameters, Content] = {}
         self._older: dict[Parameters, Content] = {}
@@ -51,7 +51,7 @@ class RecentRows:
         known = self._contents.get(key)
         if known is not None:
             return known
-        self._is_read = True
+        self.is_read = True
         known = self._older.get(key)
         if known is None:
             row = cursor.execute(self._select, key).fetchone()
@@ -66,7 +66,7 @@ class RecentRows:
 
     def read_ahead(self, cursor: sqlite3.Cursor, keys: Sequence[Parameters], select_many: Callable[[int], str]) -> None:
         """Read the uncached rows with one statement, because every statement releases the GIL."""
-        self._is_read = True
+        self.is_read = True
         missing = [key for key in dict.fromkeys(keys) if key not in self._contents and key not in self._older]
         if len(missing) < FEW:
             return
@@ -77,7 +77,7 @@ class RecentRows:
 
     def remember(self, key: Parameters, body: str | None, item: Item | None = None) -> None:
         """Cache the body of a row, and the written item if it is trusted."""
-        if not self._is_read:
+        if not self.is_read:
             return
         contents = self._contents
         if body is None:

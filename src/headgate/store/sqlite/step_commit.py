@@ -15,7 +15,7 @@ from msgspec import Struct
 from headgate.store.model.conditions import EQUALS, Compare, Condition
 from headgate.store.model.requests import StepWrites
 from headgate.store.model.values import Item
-from headgate.store.sqlite.operations import BODY_SURELY_FITS, Operation
+from headgate.store.sqlite.operations import BODY_SURELY_FITS, Operation, execute_all
 from headgate.store.sqlite.row_cache import Parameters
 from headgate.store.sqlite.rows import TableRows
 
@@ -29,14 +29,20 @@ class StepCommit(Struct, frozen=True, eq=False):
     tables: Mapping[str, TableRows]
     step: StepWrites
     now: float
-    # Returns the same writes as operations. Raises if they are refused.
-    operations: Callable[[], Sequence[Operation]]
+    # Returns the writes as operations. Raises if they are refused.
+    operations: Callable[[StepWrites], Sequence[Operation]]
 
     def checked_rows(self) -> list[tuple[TableRows, Parameters]]:
         """Return the rows that have a condition, but for the worker, which every step checks."""
         advanced, _, ended, _, _ = self.step
         executions, activities = self.tables[advanced.table.name], self.tables[ended.table.name]
         return [(executions, executions.key_of(dict(advanced.item))), (activities, ended.key[:1])]
+
+    def execute(self, connection: sqlite3.Connection) -> None:
+        """Run the transaction, or raise `ConflictError` with every failed write before writing anything."""
+        cursor = connection.cursor()
+        if not self.applies(cursor):
+            execute_all(cursor, self.operations(self.step))
 
     def applies(self, cursor: sqlite3.Cursor) -> bool:
         """Write all rows, or return False without a change: then the operations decide."""
@@ -61,8 +67,9 @@ class StepCommit(Struct, frozen=True, eq=False):
             or claimed is None
             or not _surely_holds(advanced.condition, before)
             or not _surely_holds(ended.condition, claimed)
-            or _may_have_expired(executions, before, now)
-            or _may_have_expired(activities, claimed, now)
+            # One that expires may have expired.
+            or executions.ttl_attribute in before
+            or activities.ttl_attribute in claimed
             or not tables[checked.table.name].recent.still_holds(checked.key[:1], checked.condition, now)
         ):
             return False
@@ -73,7 +80,8 @@ class StepCommit(Struct, frozen=True, eq=False):
         executions.recent.remember_trusted(execution_key, execution_body, execution)
         turns = tables[recorded.table.name]
         cursor.execute(*turns.upsert_of(turn, turn_body))
-        turns.recent.drop(turns.key_of(turn))
+        if turns.recent.is_read:
+            turns.recent.drop(turns.key_of(turn))
         cursor.execute(*activities.move_of(activity, activity_body, ended_key))
         activities.recent.drop(ended_key)
         activities.recent.remember_trusted(activities.key_of(activity), activity_body, activity)
@@ -84,11 +92,7 @@ def _surely_holds(condition: Condition | None, current: Item) -> bool:
     """Whether a condition is an equality that holds."""
     if type(condition) is not Compare or condition.comparison is not EQUALS:
         return False
-    value, expected = current.get(condition.attribute), condition.value
+    expected = condition.value
+    value = current.get(condition.attribute)
     # Of one type: a number can equal a bool.
     return value == expected and type(value) is type(expected) and value is not None
-
-
-def _may_have_expired(rows: TableRows, current: Item, now: float) -> bool:
-    """Whether an item may have expired: one that expires without a time is left to the operations."""
-    return rows.ttl_attribute in current and (current[rows.ttl_attribute] or now) <= now

@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import monotonic
@@ -71,7 +70,7 @@ from headgate.store.sqlite.step_commit import StepCommit
 from headgate.store.sqlite.wakeups import Wakeups
 from headgate.store.stats import StoreStats
 from headgate.store.table_names import TableNames
-from headgate.store.topics import ANYTHING, Topics, are_quiet, topics_of
+from headgate.store.topics import ANYTHING, STEP_TOPICS, Topics, are_quiet, topics_of
 from headgate.store.transactions import allows_add, check_replay, token_row
 
 __all__ = ["SqliteStore", "Synchronous"]
@@ -111,6 +110,8 @@ class SqliteStore:
         self._wakeups = Wakeups(file.path, file.connect)
         self._commits = GroupCommitter(file, self._wakeups, self.stats, [each.recent for each in rows.values()])
         self._changes = ChangeLog(rows, clock)
+        # Bound once: each step takes it along.
+        self._validated = self._step_operations
         self._closed: str | None = None
         # A first reader, with its files open: reads go on if the file is moved later.
         self.check_health()
@@ -230,17 +231,20 @@ class SqliteStore:
         return self._commit(self._operation(deletion, self._clock.seconds()), topics_of([deletion]))
 
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
+        if type(writes) is StepWrites and token is None:
+            self._commit_step(writes)
+            return
         topics = topics_of(writes)
         if token is None:
-            transaction = self._transaction(writes)
+            operations = self._operations(writes, None)
             self.stats.transactions += 1
-            self._commit_all(transaction, len(writes), topics)
+            self._commit_all(operations, topics)
             return
         operations = self._operations(writes, token)
         self.stats.transactions += 1
         row = token_row(token, writes, self._clock.seconds())
         try:
-            self._commit_all([*operations, self._put_row(row, self._clock.seconds())], len(operations) + 1, topics)
+            self._commit_all([*operations, self._put_row(row, self._clock.seconds())], topics)
         except ConflictError as exc:
             check_replay(exc, row, len(operations))
 
@@ -255,7 +259,12 @@ class SqliteStore:
                 topics |= 0 if put.quiet else topics_of(writes)
                 writes_count += 1
             else:
-                pieces.append(self._transaction(writes))
+                is_step = type(writes) is StepWrites
+                pieces.append(
+                    StepCommit(self._rows, writes, now, self._validated)  # type: ignore[arg-type]  # by its type
+                    if is_step
+                    else self._operations(writes, None)
+                )
                 topics |= 0 if are_quiet(writes) else topics_of(writes)
                 writes_count += len(writes)
         self._refuse_if_closed()
@@ -286,8 +295,7 @@ class SqliteStore:
         now = self._clock.seconds()
         operations = [self._operation(write, now) for write in writes]
         for start in range(0, len(operations), BATCH_ROWS_MAX):
-            part = operations[start : start + BATCH_ROWS_MAX]
-            self._commit_all(part, len(part), topics_of(writes))
+            self._commit_all(operations[start : start + BATCH_ROWS_MAX], topics_of(writes))
 
     def changes(
         self, table: Table, consumer: str, *, limit: int = 100, start: StreamStart = StreamStart.OLDEST
@@ -345,25 +353,34 @@ class SqliteStore:
             raise self._with_whole_items(exc) from None
         return None if item is None else self._spill.restore(item)
 
-    def _commit_all(self, transaction: Transaction, writes: int, topics: Topics) -> None:
+    def _commit_all(self, operations: Sequence[Operation], topics: Topics) -> None:
         self._refuse_if_closed()
-        self.stats.writes += writes
+        self.stats.writes += len(operations)
         try:
-            self._commits.run(lambda connection: execute(connection.cursor(), transaction), topics=topics)
+            self._commits.run(lambda connection: execute(connection.cursor(), operations), topics=topics)
         except ConflictError as exc:
             raise self._with_whole_items(exc) from None
+
+    def _commit_step(self, writes: StepWrites) -> None:
+        if self._closed is not None:
+            self._refuse_if_closed()
+        stats = self.stats
+        stats.transactions += 1
+        stats.writes += len(writes)
+        step = StepCommit(self._rows, writes, self._clock.seconds(), self._validated)
+        try:
+            self._commits.run(step.execute, topics=STEP_TOPICS)
+        except ConflictError as exc:
+            raise self._with_whole_items(exc) from None
+
+    def _step_operations(self, writes: StepWrites) -> list[Operation]:
+        return self._operations(writes, None)
 
     def _with_whole_items(self, conflict: ConflictError) -> ConflictError:
         self.stats.conflicts += 1
         conflict.failures = {place: item and self._spill.restore(item) for place, item in conflict.failures.items()}
         conflict.current = conflict.failures[conflict.write_index]
         return conflict
-
-    def _transaction(self, writes: Sequence[Write]) -> Transaction:
-        """Return the transaction of these writes, in the form that costs least. Raises what is wrong with them."""
-        if type(writes) is StepWrites:
-            return StepCommit(self._rows, writes, self._clock.seconds(), partial(self._operations, writes, None))
-        return self._operations(writes, None)
 
     def _operations(self, writes: Sequence[Write], token: str | None) -> list[Operation]:
         """Validate the writes of a transaction and return its row operations."""

@@ -32,7 +32,7 @@ class Database:
         self.left_to_operations = 0
 
     def commit(self, writes: StepWrites, now: float = NOW) -> None:
-        def operations() -> Sequence[Operation]:
+        def operations(_: StepWrites) -> Sequence[Operation]:
             self.left_to_operations += 1
             return []
 
