@@ -249,7 +249,7 @@ class WorkerThreads:
     def _wake_poller_in_time(self) -> None:
         """Wake the polling thread if work is now due before it would wake by itself."""
         schedule = self._worker.schedule
-        if not schedule.is_stale:
+        if not schedule.may_be_due_in(self._wakes_at - monotonic()):
             return
         # By more than the clock's grain, or it would wake and poll after every step.
         if monotonic() + schedule.seconds_left() + CLOCK_GRAIN_SECONDS < self._wakes_at:

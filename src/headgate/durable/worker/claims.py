@@ -185,6 +185,16 @@ class HeldClaims:
         """Set the first deadline of the queue, unless a claim that was queued meanwhile has an earlier one."""
         self._queue_deadline_ms = min(self._queue_deadline_ms, deadline_ms)
 
+    def may_be_due_in(self, seconds: float) -> bool:
+        """Whether there is a deadline, or queued claims become surplus within so many seconds."""
+        if self._queue_deadline_ms != NEVER_MS:
+            return True
+        for running in list(self.running.values()):
+            if running.timeout is not None:
+                return True
+        surplus_seconds = self.prefetch.seconds_left(len(self.queue), self.threads)
+        return surplus_seconds is not None and surplus_seconds < seconds
+
     def next_due_ms(self, now_ms: int) -> int:
         """Return when a deadline passes or a queued claim becomes surplus; `NEVER_MS` if neither is ahead."""
         # An abandoned attempt has no deadline any more, however long it occupies its thread.

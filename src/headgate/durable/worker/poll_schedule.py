@@ -101,20 +101,22 @@ class PollSchedule:
         return max(0.0, min(work_seconds, maintenance_seconds))
 
     def plan_wait(self) -> float:
-        """Return `seconds_left` for a thread that waits so long. `is_stale` is then whether that may have changed."""
+        """Return `seconds_left` for a thread that waits so long; `may_be_due_in` tells if it may have changed."""
         # Reset first: a change in this moment counts as one.
         self._is_stale = False
         return self.seconds_left()
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether work may be due before the time that `plan_wait` returned."""
-        # Attempts that run and claims that wait have deadlines, and make room when they end.
+    def may_be_due_in(self, seconds: float) -> bool:
+        """Whether work may be due within so many seconds, which are left of the time that `plan_wait` returned.
+
+        Cheaper than `seconds_left`: it is asked after every activity.
+        """
+        claims = self._claims
         return (
             self._is_stale
             or self._is_claim_rejected
             or self._slots.is_lacking
-            or bool(self._claims.running or self._claims.queue)
+            or bool((claims.running or claims.queue) and claims.may_be_due_in(seconds))
         )
 
     def _now_ms(self) -> int:

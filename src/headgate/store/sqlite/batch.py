@@ -75,9 +75,10 @@ def _read_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Transaction], fir
 
 
 def _checked_rows(transaction: Transaction) -> Sequence[tuple[TableRows, Parameters]]:
-    """Return the rows that have a condition. A refresh checks its row while it writes it."""
-    if isinstance(transaction, Refresh):
+    """Return the rows that have a condition.
+
+    A refresh checks its row while it writes it, and a step looks at rows that were written lately.
+    """
+    if isinstance(transaction, Refresh | StepCommit):
         return ()
-    if isinstance(transaction, StepCommit):
-        return transaction.checked_rows()
     return [(each.rows, each.key) for each in transaction if each.condition is not None]

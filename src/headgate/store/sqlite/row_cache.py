@@ -19,7 +19,8 @@ Parameters = tuple[KeyPart | None, ...]
 # The body of a row, None if it does not exist; and the item, if a trusted item was written.
 Content = tuple[str | None, TrustedItem | None]
 
-ROWS_MAX: Final = 512
+# More than the executions that a worker keeps busy at once: each has two rows here.
+ROWS_MAX: Final = 2_048
 _HALF: Final = ROWS_MAX // 2
 # Fewer rows than this are read one by one.
 FEW: Final = 4

@@ -16,7 +16,6 @@ from headgate.store.model.conditions import EQUALS, Compare, Condition
 from headgate.store.model.requests import StepWrites
 from headgate.store.model.values import Item
 from headgate.store.sqlite.operations import BODY_SURELY_FITS, Operation, execute_all
-from headgate.store.sqlite.row_cache import Parameters
 from headgate.store.sqlite.rows import TableRows
 
 # Three texts of this length together are within every limit, whatever their characters are.
@@ -31,12 +30,6 @@ class StepCommit(Struct, frozen=True, eq=False):
     now: float
     # Returns the writes as operations. Raises if they are refused.
     operations: Callable[[StepWrites], Sequence[Operation]]
-
-    def checked_rows(self) -> list[tuple[TableRows, Parameters]]:
-        """Return the rows that have a condition, but for the worker, which every step checks."""
-        advanced, _, ended, _, _ = self.step
-        executions, activities = self.tables[advanced.table.name], self.tables[ended.table.name]
-        return [(executions, executions.key_of(dict(advanced.item))), (activities, ended.key[:1])]
 
     def execute(self, connection: sqlite3.Connection) -> None:
         """Run the transaction, or raise `ConflictError` with every failed write before writing anything."""

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+import msgspec
 import pytest
 
 import headgate as hg
@@ -63,24 +64,50 @@ def test_rest__something_comes_up__is_stale_until_the_next_one(bring_forward: Ca
         schedule = env.worker.schedule
         env.worker.poll()
         assert schedule.plan_wait() > 0
-        assert not schedule.is_stale
+        assert not schedule.may_be_due_in(60.0)
         bring_forward(schedule)
-        assert schedule.is_stale
+        assert schedule.may_be_due_in(60.0)
         assert schedule.plan_wait() == 0
-        assert not schedule.is_stale
+        assert not schedule.may_be_due_in(60.0)
 
 
-def test_rest__activities_run_or_wait_here__is_stale_for_as_long() -> None:
-    activity = Activity("one", "x", "1", "{}", token="1", scheduled_at_ms=1)
+@pytest.mark.parametrize("limits", [{"start_to_close": 30}, {"heartbeat": 10}, {"schedule_to_close": 90}])
+def test_rest__activities_with_a_deadline_run_here__may_be_due_for_as_long(limits: dict[str, int]) -> None:
+    options = msgspec.json.encode(limits).decode()
+    activity = Activity("one", "x", "1", options, token="1", scheduled_at_ms=1)
     with hg.testing.Environment(hg.App("resting")) as env:
         worker, schedule = env.worker, env.worker.schedule
         schedule.plan_wait()
-        worker.queue.append(activity)
-        assert schedule.is_stale
-        worker.begin(worker.queue.popleft())
-        assert schedule.is_stale
+        worker.begin(activity)
+        assert schedule.may_be_due_in(60.0)
         worker.running.clear()
-        assert not schedule.is_stale
+        assert not schedule.may_be_due_in(60.0)
+
+
+def test_rest__a_claim_with_a_deadline_waits_here__may_be_due() -> None:
+    options = msgspec.json.encode({"schedule_to_start": 5}).decode()
+    claim = Activity("one", "x", "1", options, token="1", scheduled_at_ms=1, attempt=1)
+    with hg.testing.Environment(hg.App("resting")) as env:
+        worker, schedule = env.worker, env.worker.schedule
+        schedule.plan_wait()
+        worker.claims.enqueue([claim])
+        worker.claims.watch_deadlines([claim])
+        assert schedule.may_be_due_in(60.0)
+
+
+def test_rest__activities_without_a_deadline__may_be_due_when_they_become_surplus_and_not_before() -> None:
+    claims = [Activity(f"{number}", "x", "1", "{}", token="1", scheduled_at_ms=1) for number in range(3)]
+    with hg.testing.Environment(hg.App("resting")) as env:
+        worker, schedule = env.worker, env.worker.schedule
+        schedule.plan_wait()
+        worker.claims.enqueue(claims[:1])
+        assert not schedule.may_be_due_in(60.0)
+        worker.claims.enqueue(claims[1:])
+        assert not schedule.may_be_due_in(0.9)
+        assert schedule.may_be_due_in(1.1)
+        worker.begin(worker.queue.popleft())
+        worker.queue.clear()
+        assert not schedule.may_be_due_in(60.0)
 
 
 @app.activity
