@@ -68,6 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TMPDIR"] = str(folder)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that take long: whoever comes to one at the end is alone with it."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say whether Terraform is here: without it, nothing is planned."""
     terminalreporter.write_line(described(TOOLS))

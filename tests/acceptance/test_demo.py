@@ -38,6 +38,7 @@ def kill_servers(folder: Path) -> None:
                 os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(SECONDS_MAX + 60)
 def test_demo__once__tells_every_chapter_and_exits_0(tmp_path: Path) -> None:
     process = started(tmp_path / "demo")

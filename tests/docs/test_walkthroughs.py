@@ -330,6 +330,7 @@ def test_http_jobs_page__every_mode__does_what_the_page_shows(tmp_path: Path) ->
                 shell.run(step)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_medallion_page__every_command__does_what_the_page_shows(tmp_path: Path) -> None:
     shutil.copytree(DOCS.parent / "examples", tmp_path / "examples")

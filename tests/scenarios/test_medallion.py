@@ -184,6 +184,7 @@ def story(folder: Path) -> None:
         check_rest(world)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_fortnight__everything_that_goes_wrong__is_reported_once_and_the_lake_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.acceptance.browser.conftest import Screenshots
@@ -16,6 +17,7 @@ from tests.soak import fits
 ITEMS = fits.EVERY * fits.CHUNK_SIZE
 
 
+@pytest.mark.long
 def test_fits__handlers_raise_hang_leak_and_crash_under_kills__page_explains_and_redrives(
     tmp_path: Path, chromium: Browser, screenshots: Screenshots
 ) -> None:
