@@ -213,7 +213,7 @@ class Engine:
             if turn is not None:
                 turns.append((execution_id, work, turn))
                 writes = turn.writes
-                transactions.append(StepWrites(*writes) if turn.is_step else writes)  # type: ignore[arg-type]
+                transactions.append(StepWrites(*writes) if turn.is_step else writes)  # type: ignore[arg-type]  # in order
         began = 0.0 if self._meters is None else perf_counter()
         try:
             outcomes = self._commit(transactions)

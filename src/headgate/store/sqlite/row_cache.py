@@ -19,7 +19,7 @@ Parameters = tuple[KeyPart | None, ...]
 # The body of a row, None if it does not exist; and the item, if a trusted item was written.
 Content = tuple[str | None, TrustedItem | None]
 
-# More than the executions that a worker keeps busy at once: each has two rows here.
+# Half of it, in which a step looks, is more than the executions that a worker keeps busy at once.
 ROWS_MAX: Final = 2_048
 _HALF: Final = ROWS_MAX // 2
 # Fewer rows than this are read one by one.
