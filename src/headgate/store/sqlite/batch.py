@@ -43,7 +43,10 @@ def execute_each(connection: sqlite3.Connection, transactions: Sequence[Transact
         if place == read_through:
             read_through = _read_ahead(cursor, transactions, place)
         try:
-            execute(cursor, transaction)
+            if type(transaction) is list and len(transaction) > 1:
+                execute_all(cursor, transaction)
+            else:
+                execute(cursor, transaction)
         except HeadgateError as exc:
             # Raised before its first write, so the writes of the others stay.
             outcomes.append(exc)
@@ -61,24 +64,20 @@ def _read_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Transaction], fir
     tables: dict[str, TableRows] = {}
     after, count = first, 0
     while after < len(transactions):
-        checked = _checked_rows(transactions[after])
+        transaction = transactions[after]
+        # A refresh checks its row while it writes it, and a step looks at rows that were written lately.
+        checked = (
+            ()
+            if isinstance(transaction, Refresh | StepCommit)
+            else [each for each in transaction if each.condition is not None]
+        )
         if after > first and count + len(checked) > AHEAD_MAX:
             break
-        for rows, key in checked:
-            tables[rows.name] = rows
-            keys.setdefault(rows.name, []).append(key)
+        for operation in checked:
+            tables[operation.rows.name] = operation.rows
+            keys.setdefault(operation.rows.name, []).append(operation.key)
         count += len(checked)
         after += 1
     for name, rows in tables.items():
         rows.recent.read_ahead(cursor, keys[name], rows.select_many)
     return after
-
-
-def _checked_rows(transaction: Transaction) -> Sequence[tuple[TableRows, Parameters]]:
-    """Return the rows that have a condition.
-
-    A refresh checks its row while it writes it, and a step looks at rows that were written lately.
-    """
-    if isinstance(transaction, Refresh | StepCommit):
-        return ()
-    return [(each.rows, each.key) for each in transaction if each.condition is not None]
