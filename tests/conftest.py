@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take long: whoever comes to one at the end is alone with it."""
+    """Begin with the tests that take long: one that begins last runs alone, and the other processes wait for it."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
