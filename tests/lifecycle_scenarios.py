@@ -262,7 +262,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         error="Down",
         calls={"evaluator": 4},
     ),
-    "infra-that-mends-itself": Scenario(
+    "infra-that-recovers": Scenario(
         way=f"{RUNS} {COMPLETES} {ENDS}",
         answers={"evaluate": [DOWN, DOWN, DOWN, evaluated()], "check-job": [DOWN, checked("success")]},
         calls={"evaluate": 4, "check-job": 2, "alertError": 0},

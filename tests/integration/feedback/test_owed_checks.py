@@ -84,7 +84,7 @@ def test_upstream_start__check_is_owed__waits_for_it_and_starts_at_once(rig: Loo
     measure(rig)
 
     assert rig.status(SILVER) is RunStatus.COMPLETED
-    # A short wait is no hold that anybody is told of.
+    # A short wait is no hold: no event is published.
     assert rig.event_names("silver", E.DATASET_HOLD, E.DATASET_RELEASED) == []
 
 

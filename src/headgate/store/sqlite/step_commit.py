@@ -1,6 +1,6 @@
 """Step commit: writes the rows of one step of an execution without an operation for each of them.
 
-Nine of ten transactions of a busy worker are such steps. Whatever is not sure is left to the operations: a row that is
+Most transactions of a busy worker are such steps. Whatever is not sure is left to the operations: a row that is
 not in the row cache, a condition other than an equality, a conflict, a row that may have expired, a large item.
 """
 
